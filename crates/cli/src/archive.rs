@@ -1,5 +1,5 @@
-//! Sets and removes the archive of a database, for `duralite enable --archive` and `duralite disable`. Only the program
-//! `duralite-archive` has a client for object stores.
+//! Sets and removes the archive of a database, for `duralite enable --archive` and `duralite disable`. To check an
+//! object store, this module starts the program `duralite-archive`, which has the client for object stores.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -12,13 +12,14 @@ use crate::proof;
 
 const PROGRAM: &str = "duralite-archive";
 
-/// Replaces this process with `duralite-archive`, the only program that knows object stores.
+/// Replaces this process with `duralite-archive`, the only program that has a client for object stores.
 pub(crate) fn run(first: &[&str], arguments: &proof::Arguments) -> Result<ExitCode> {
     proof::become_program(PROGRAM, "archive/sidecar", first, arguments)
 }
 
-/// Checks that the store at a URL refuses to create a key a second time. Without that refusal, a primary that was
-/// replaced could not be kept out of the archive. Returns a remark if the program that makes this check is not there.
+/// Has `duralite-archive` check that the object store at a URL refuses to create a key that exists. If the store did
+/// not refuse, an old primary could go on writing to the archive after another process has become the primary. Returns
+/// a warning if `duralite-archive` cannot be run.
 ///
 /// # Errors
 /// The store is not suitable, or cannot be reached.
@@ -33,7 +34,8 @@ pub(crate) fn probe(url: &str) -> Result<Option<String>> {
 }
 
 /// Records the URL of a database's archive in the file beside the database. If the file already names this archive,
-/// this function does not change the file. So the file keeps what it says about the database's part in the archive.
+/// this function does not change the file, which also records under which generation and token the database writes to
+/// the archive.
 pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));
@@ -44,7 +46,7 @@ pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Forgets the archive of a database. Returns the archive's URL.
+/// Removes the record of a database's archive. Returns the archive's URL.
 pub(crate) fn disable(database: &Path) -> Result<Option<String>> {
     let identity = DatabaseIdentity::of(database)?;
     let Some(found) = ArchiveFile::open(&identity)? else { return Ok(None) };

@@ -1,8 +1,9 @@
 //! `duralite backup`: copies a database into one ordinary SQLite file, even while programs use the database.
 //!
-//! SQLite's backup API reads through a connection on Duralite's VFS. So the copy has every commit, including those that are only in the
-//! log. The command writes the copy under a temporary name. It renames the copy to OUT once all pages are written and synced, and then
-//! syncs the directory. A backup that ends earlier leaves no OUT.
+//! SQLite's backup API reads through a connection on Duralite's VFS. So the copy has every commit, even a commit that
+//! is only in the log. The command writes the copy under a temporary name. It renames the copy to OUT once all pages
+//! are written and synced, and then syncs the directory. If the backup fails or is stopped before that, OUT does not
+//! exist.
 
 use std::cmp::Ordering::{Greater, Less};
 use std::fs::Permissions;
@@ -42,15 +43,16 @@ pub(crate) struct Arguments {
 
 /// The number of pages that one backup step copies. The command reports progress after each step.
 const STEP: i32 = 256;
-/// The pause between two steps if the database has a rollback journal. A writer waits for the backup's read lock, so it gets its turn only
-/// in this pause.
+/// The pause between two steps if the database has a rollback journal. A writer has to wait while the backup holds its
+/// read lock, so it can write only during this pause.
 const TURN: Duration = Duration::from_millis(5);
-/// If the database has a rollback journal, SQLite starts the copy over when another connection has written. After this
-/// number of starts, the command copies all pages in one step.
+/// If the database has a rollback journal, SQLite starts the copy again from the first page when another connection has
+/// written. If the copy has started more often than this, the command copies all pages in one step.
 const BEGINNINGS: u32 = 4;
 /// How long the backup waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the first attempt to open waits for a lock. That attempt finds out whether programs without Duralite have the database open.
+/// How long the command waits for a lock when it first tries to open the database. This first try shows whether a
+/// program without Duralite has the database open.
 const SHORTLY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -90,8 +92,9 @@ fn check(database: &Path, out: &Path) -> Result<()> {
     }
 }
 
-/// Opens a connection that sees every commit. Duralite refuses to open a plain database while programs without Duralite
-/// have it open. A plain database has no commits in a log, so this function then opens it through SQLite's own VFS.
+/// Opens a connection that sees every commit. Duralite refuses to open a plain database while a program without
+/// Duralite has it open. In that case this function opens the database through SQLite's own VFS, which also sees every
+/// commit, because a plain database has no log.
 fn open(database: &Path, settings: &Settings) -> Result<Connection> {
     settings.variables()?;
     let mut given = settings.pairs()?;
@@ -135,8 +138,8 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     let how_far = || HowFar::of(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed), "pages");
     progress::with("copying", how_far, || -> Result<()> {
         if is_wal {
-            // With this snapshot all steps read one state. The snapshot blocks no writer. It only keeps the log from
-            // starting over.
+            // Because of this snapshot, all steps of the backup read the same state of the database. The snapshot
+            // blocks no writer, but the log cannot start again from its beginning while the snapshot exists.
             hold(source)?;
         }
         let backup = Backup::new(source, &mut copy)?;
@@ -170,13 +173,14 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     Ok(all.into_inner())
 }
 
-/// Begins a read transaction and fixes its snapshot.
+/// Begins a read transaction, and reads once, so that SQLite takes the snapshot now.
 fn hold(source: &Connection) -> Result<()> {
     source.execute_batch("BEGIN")?;
     Ok(source.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?)
 }
 
-/// Gives the copy the permissions of the database and its final name. When this returns, data, permissions and name are durable.
+/// Gives the copy its final name, and the permissions of the database. When this function returns, the copy's data,
+/// permissions and name are durable.
 fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> {
     let failed = || format!("write {}", out.display());
     let mode = database.metadata().with_context(failed)?.permissions().mode() & 0o777;

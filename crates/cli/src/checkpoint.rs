@@ -51,7 +51,8 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
             }
             None => bail!(locate::missing(target, log_id)),
         },
-        // The header does not name the log, but a log may name this file as its database.
+        // The header does not say which log belongs to the database, but a log may say that it belongs to this
+        // database.
         DatabaseHeader::Damaged | DatabaseHeader::NotSqlite => match locate::find_by_owner(target) {
             Some(log) => log,
             None if discard_log && header == DatabaseHeader::Damaged => {
@@ -82,10 +83,11 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     checkpoint(target, path, &log, adopt)
 }
 
-/// The number of reserved bytes at the end of each page that `cksumvfs` uses.
+/// How many bytes SQLite reserves at the end of each page for the checksum of the VFS `cksumvfs`.
 const CHECKSUM_BYTES: u8 = 8;
 
-/// Refuses a database whose pages have room for the checksums of `cksumvfs`, because this command does not compute such checksums.
+/// Refuses a database whose pages may have checksums of `cksumvfs`, unless the user has said `--yes`. This command does
+/// not compute such checksums for the pages that it writes.
 fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     let mut reserved = [0];
     File::open(database)?.read_at(&mut reserved, guard::RESERVED_BYTES as u64)?;
@@ -147,7 +149,8 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     done(target, "checkpointed", &text)
 }
 
-/// Returns what the user can do if a page could not be written home. The failure harms neither the log nor its contents.
+/// Returns what the user can do if the command could not write a page to the database file. After such a failure, the
+/// log still has all commits.
 fn way_out(kind: ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::Full => Some("Free space on the file system of the database, and checkpoint again"),

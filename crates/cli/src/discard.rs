@@ -1,8 +1,9 @@
 //! `duralite checkpoint --discard-log`: gives up a log that is lost or damaged.
 //!
-//! Discarding loses commits, so the command takes these steps in order. It looks for the log in places that no setting
-//! names. It tells the user which commits are lost, and asks for consent. It copies the database file and the remains
-//! of the log. Finally it lifts the guard.
+//! Discarding loses commits, so the command takes these steps in order. First it searches for the log in directories
+//! that no setting names. Then it tells the user which commits are lost, and asks for consent. Then it copies the
+//! database file and what is left of the log. Finally it removes the guard from the database's header, so that SQLite
+//! opens the database again.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -30,13 +31,13 @@ use duralite_cli::target::Target;
 /// directories around the database.
 const ROOTS: [&str; 10] =
     ["/dev/shm", "/mnt", "/media", "/srv", "/var", "/tmp", "/run", "/home", "/opt", "/root"];
-/// The longest duration of the search, and the number of levels of directories that it visits below each root.
+/// How long the search may take at most, and how many levels of directories it visits below each root.
 const LONGEST: Duration = Duration::from_secs(5);
 const DEPTH: u32 = 4;
 
 /// The log to give up.
 pub(crate) struct Lost {
-    /// The header of the database, as it was when the command found that the log is lost.
+    /// The database's header, as the command read it when it found that the log is lost.
     pub(crate) header: DatabaseHeader,
     /// The id of the log that the database names, if the header can be read.
     pub(crate) id: Option<LogId>,
@@ -44,14 +45,15 @@ pub(crate) struct Lost {
     pub(crate) damaged: Option<PathBuf>,
 }
 
-/// Tells the user which commits are lost, asks for consent, keeps copies, and lifts the guard. Returns the text to print at the end.
+/// Tells the user which commits are lost, asks for consent, copies the files, and removes the guard from the database's
+/// header. Returns the text to print at the end.
 ///
 /// # Errors
-/// The search finds the log; the user does not consent; `Busy` if a process has the database open, or has changed its
-/// guard since the command read the header.
+/// The search finds the log; the user does not consent; `Busy` if a process has the database open, or has changed the
+/// database's guard since the command read the header.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
-    // This check comes first, so that the command does not ask for consent in vain.
+    // The command checks this before it asks the user for consent, so that it does not ask for nothing.
     if !offline::is_unused(database)? {
         bail!("{}: a process has the database open; close it first", database.display());
     }
@@ -157,7 +159,7 @@ fn of_damaged(database: &Path, log: &Path) -> String {
 /// Returns the names of the tables and indexes to which these pages belonged at the last checkpoint.
 fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     let parent = database.canonicalize()?.parent().map(Path::to_path_buf).unwrap_or_default();
-    // SQLite refuses a guarded database, so this function lifts the guard of a copy.
+    // SQLite does not open a database with a guard, so this function removes the guard from a copy of the database.
     let copy = tempfile::Builder::new().prefix(".duralite-look-").tempfile_in(parent)?;
     fs::copy(database, copy.path())?;
     offline::discard_log(copy.path(), offline::inspect(copy.path())?)?;
@@ -207,7 +209,8 @@ fn consent(yes: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the remains of the log: the damaged file, and files in the usual places that have the log's name.
+/// Returns the files that may hold parts of the log: the damaged log, and files with the log's name in the usual
+/// directories.
 fn remains(target: &Target, lost: &Lost) -> Vec<PathBuf> {
     let mut found: BTreeSet<PathBuf> = lost.damaged.iter().cloned().collect();
     if let Some(name) = target.path.file_name() {
@@ -231,7 +234,8 @@ fn log_names(database: &std::ffi::OsStr, id: Option<LogId>) -> Vec<OsString> {
     with_id.into_iter().chain([plain]).collect()
 }
 
-/// Copies a file under an unused name in the same directory. When this returns, the copy and its name are durable.
+/// Copies a file, in the same directory, under a name that is not in use. When this function returns, the copy and its
+/// name are durable.
 fn keep(path: &Path) -> Result<PathBuf> {
     let failed = || format!("keep a copy of {}", path.display());
     for number in 1..1000 {
@@ -250,7 +254,7 @@ fn keep(path: &Path) -> Result<PathBuf> {
     bail!("{} has too many copies already", path.display())
 }
 
-/// Searches directories that no setting names for the log with this id.
+/// Searches for the log with this id, in directories that no setting names.
 fn search(database: &Path, id: LogId) -> Option<PathBuf> {
     let near = database.canonicalize().ok();
     let near = near.iter().flat_map(|path| path.ancestors().skip(1).take(3));

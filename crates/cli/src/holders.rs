@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 pub(crate) struct Holder {
     /// The process id in the process's own pid namespace.
     pid: u64,
-    /// The program's name; `None` if `/proc` does not show it here, as is the case for a process in another container.
+    /// The program's name; `None` if this process cannot see it in `/proc`, for example because it runs in another
+    /// container.
     program: Option<String>,
 }
 
@@ -32,24 +33,26 @@ pub(crate) fn in_words(holder: &Value) -> String {
     }
 }
 
-/// Returns the living processes that have the log open. The list is empty if all of them have just closed it.
+/// Returns the living processes that have the log open. The list is empty if all of them have closed the log in the
+/// meantime.
 ///
 /// # Errors
 /// As [`Watch::open`].
 pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
     let id = placement::describe(log)?.id;
-    // The database may have moved since the log was made. The log has the same mode and owner as the database, so the identity of the
-    // log serves here.
+    // The identity of the log file takes the place of the database's identity here, because the database may have moved
+    // since the log was made. Only mode and owner matter here, and the log has the same mode and owner as the database.
     let Some(watch) = Watch::open(log, id, &DatabaseIdentity::of(log)?)? else { return Ok(Vec::new()) };
     let Some(glance) = watch.look()? else { return Ok(Vec::new()) };
     let living = glance.processes.iter().filter(|process| process.is_alive);
     Ok(living.map(|process| Holder { pid: process.pid, program: program(process.pid, log) }).collect())
 }
 
-/// Returns the program of the process `pid`, if that process has the file open. A pid is valid in its own namespace only, so another
-/// process may have the same pid here.
+/// Returns the program of the process `pid`, if that process has the file open. A pid is valid in its own namespace
+/// only, so in this namespace the pid may belong to another process, which does not have the file open.
 fn program(pid: u64, file: &Path) -> Option<String> {
-    // The comparison is by inode, because `/proc` does not show the present name of a file that was created without a name.
+    // This function compares inodes and not names, because `/proc` does not show the name of a file that was created
+    // without one and named later.
     let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let file = fs::metadata(file).map(number).ok()?;
     let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();

@@ -36,7 +36,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings by name, as the URI of a database has them.
+    /// Returns each setting's name and value, as they are written in the URI of a database.
     ///
     /// # Errors
     /// An entry of `--set` is not of the form `NAME=VALUE`.
@@ -75,8 +75,8 @@ pub(crate) struct Orders {
     pub(crate) reasons: bool,
 }
 
-/// Builds the command that runs a program on Duralite. The variable `DURALITE_RUN` names this process, so `duralite run` should turn
-/// into the program by `exec`.
+/// Builds the command that runs a program on Duralite. The variable `DURALITE_RUN` holds the pid of this process as the
+/// pid of the program. So the caller should replace this process with the program by `exec`.
 ///
 /// # Errors
 /// Duralite cannot reach the program, so the program would silently run plain SQLite (see [`program::check`]); a
@@ -103,7 +103,8 @@ pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Resu
     Ok(command)
 }
 
-/// Returns the value of `LD_PRELOAD`: this library, followed by the libraries that the environment preloads already.
+/// Returns the value of `LD_PRELOAD`: `library`, followed by the libraries that are already in this environment's
+/// `LD_PRELOAD`.
 fn preloaded(library: &Path) -> Result<OsString> {
     let text = library.to_str().filter(|text| !text.contains([' ', '\t', '\n', ':']));
     let Some(text) = text else {
@@ -127,7 +128,8 @@ fn library(name: &str) -> Result<PathBuf> {
     let beside = own.parent().unwrap_or(Path::new("/"));
     let named = env::var_os("DURALITE_LIBRARY").map(PathBuf::from);
     let named = named.map(|named| if name == LIBRARY { named } else { named.with_file_name(name) });
-    // The user chose this library. So if it is missing, no other version may take its place.
+    // The user has chosen this library. If it is missing, this function fails, and does not use another version of the
+    // library.
     if let Some(named) = named.filter(|named| !named.as_os_str().is_empty()) {
         let found = named.canonicalize().ok().filter(|path| path.is_file());
         return found.with_context(|| {

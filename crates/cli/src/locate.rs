@@ -13,12 +13,12 @@ use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
-/// Returns one placement for each engine. Each of them places its engine's logs in this directory.
+/// Returns the log placement of each engine for logs that are in this directory.
 fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
 
-/// Returns the placement of an engine whose logs are in this directory.
+/// Returns the log placement (engine and media) for an engine whose logs are in this directory.
 pub fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
     LogPlacement::at(engine, dir, &MediaSet::default()).as_found()
 }
@@ -44,7 +44,7 @@ pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
-/// Returns the path of a file that this user may not read, and that has the name of the log with this id.
+/// Returns the path of a file that has the name of the log with this id, but that this user may not read.
 pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
@@ -56,7 +56,7 @@ pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     paths.into_iter().find(is_denied)
 }
 
-/// Finds the log that was made for this database, although the database's header names no log.
+/// Finds the log that was made for this database, if the database's header does not say which log that is.
 pub fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
@@ -72,7 +72,7 @@ pub fn is_log(path: &Path) -> bool {
 pub enum Place {
     /// The commits are in this log.
     Log(PathBuf),
-    /// The commits are in a log that was not found. The text tells the user so.
+    /// The commits are in a log that was not found. The text is the message for the user.
     Missing(String),
     /// The commits are in the database file.
     NoLog,

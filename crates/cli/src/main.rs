@@ -1,6 +1,6 @@
-//! `duralite`: runs programs on Duralite, shows and checks databases and their logs, and checkpoints a log back into its database. It
-//! also shows, checks, copies, backs up and restores stores. The measurements and test rigs are in a command of their own,
-//! `duralite-proof`, which this command starts.
+//! `duralite`: runs programs on Duralite, shows and checks databases and their logs, and writes the pages of a log into
+//! the log's database (a checkpoint). It also shows, checks, copies, backs up and restores the transactional stores of
+//! the crate `duralite-store`. For measurements and test rigs it starts another program, `duralite-proof`.
 //!
 //! Exit status: 0 success, 1 the command failed or `verify` found damage, 2 wrong usage. `run` and `shell` end with the program's own
 //! status, or with 126 if the program cannot be run on Duralite, or with 127 if it does not exist.

@@ -54,7 +54,7 @@ impl Status {
             Some(guarantee) => format!(
                 "engine {} ({}), guarantee {guarantee}: {}{}",
                 word("engine"),
-                // The medium's measurements follow the colon, and this line leaves them out.
+                // After the colon are the measurements of the medium, which this line omits.
                 word("medium").split(": ").next().unwrap_or_default(),
                 meaning(guarantee),
                 self.get("guarantee_reason").map_or_else(String::new, |why| format!(" ({why})"))
@@ -109,7 +109,7 @@ fn check_exists(database: &Path, hint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets the journal mode through Duralite, and returns the status of the database afterwards.
+/// Sets the journal mode through Duralite, and returns what `PRAGMA duralite` says after that.
 ///
 /// # Errors
 /// An error of SQLite; the database did not change to that mode.
@@ -139,9 +139,9 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
 }
 
-/// Returns why the database or its directory cannot be written, and what to do. The reason is that this user lacks permission, or that the
-/// file system is read-only. SQLite's own message does not say this clearly. Returns `None` if the user may write both the database and its
-/// directory.
+/// Returns why this user cannot write the database or its directory (no permission, or a read-only file system), and
+/// what to do about it. SQLite's own message does not say this clearly. Returns `None` if the user may write both the
+/// database and its directory.
 fn not_writable(database: &Path) -> Option<String> {
     let directory = match database.parent()? {
         nothing if nothing.as_os_str().is_empty() => Path::new("."),

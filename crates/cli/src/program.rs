@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// The number of levels of interpreters that the check follows. The interpreter of a script may be a script itself.
+/// How many interpreters in a row the check follows. The interpreter of a script may be a script itself.
 const DEPTH: u32 = 4;
 /// The program header that names the dynamic linker.
 const PT_INTERP: u32 = 3;
@@ -39,10 +39,11 @@ pub(crate) fn find(name: &OsStr) -> Result<PathBuf> {
     found.ok_or_else(|| Missing(name.to_owned()).into())
 }
 
-/// Refuses a program into which the dynamic linker would not preload a library.
+/// Refuses a program if the dynamic linker would not preload a library into it.
 ///
 /// # Errors
-/// The program is statically linked, of another architecture, for another C library, or runs with another user's rights.
+/// The program is statically linked, is built for another architecture or another C library, or runs with another
+/// user's rights.
 pub(crate) fn check(path: &Path) -> Result<()> {
     check_to(path, DEPTH)
 }
@@ -138,7 +139,8 @@ impl Elf {
     /// Returns the dynamic linker that the program names; `None` for a static program.
     fn linker(&self, file: &File) -> Result<Option<OsString>> {
         let (at, size, count) = self.headers;
-        // The field offsets are those of this command's own ELF class, which the caller has checked.
+        // The offsets of these fields depend on the ELF class (32 or 64 bits). The caller has checked that the program
+        // has the same class as this command.
         for nth in 0..count {
             let mut header = [0; 56];
             file.read_exact_at(&mut header, at + nth * size)?;

@@ -16,20 +16,21 @@ const SPINNER: &str = "{spinner} {prefix} {elapsed} {wide_msg}";
 /// The progress of some work.
 #[derive(Default)]
 pub struct HowFar {
-    /// The work done and the total, in any unit, if the total is known. A bar shows them.
+    /// How much of the work is done, and the total, both in the same unit; `None` if the total is not known. The
+    /// terminal shows them as a bar.
     pub part: Option<(u64, u64)>,
     /// Text beside the bar, such as `12 rows`.
     pub text: String,
 }
 
 impl HowFar {
-    /// Makes the progress of work whose total is not known.
+    /// Returns the value to show for work whose total is not known.
     #[must_use]
     pub fn counted(done: u64, unit: &str) -> Self {
         Self { part: None, text: format!("{done} {unit}") }
     }
 
-    /// Makes the progress of work whose total is known.
+    /// Returns the value to show for work whose total is known.
     #[must_use]
     pub fn of(done: u64, all: u64, unit: &str) -> Self {
         Self { part: Some((done, all)), text: format!("{done} of {all} {unit}") }
@@ -42,8 +43,9 @@ pub fn with<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnc
     with_on(ProgressDrawTarget::stderr(), PATIENCE, what, how_far, work)
 }
 
-/// Does work that prints lines as it proceeds. If standard output is a terminal, those lines already show the progress, and a progress line
-/// would disturb them. Otherwise this shows progress as [`with`] does.
+/// Does work that prints lines to standard output as it proceeds. If standard output is a terminal, this function shows
+/// no progress, because the lines themselves show it, and a progress line would disturb them. Otherwise it shows
+/// progress as [`with`] does.
 pub fn with_output<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnce() -> T) -> T {
     if std::io::stdout().is_terminal() { work() } else { with(what, how_far, work) }
 }
@@ -103,7 +105,7 @@ fn tell(
 
 fn style(template: &str) -> ProgressStyle {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner());
-    // Characters that every terminal has. The middle one marks the bar's current position.
+    // Use only characters that every terminal has. The middle one of `##.` is for the bar's current position.
     style.progress_chars("##.").tick_chars("-\\|/ ")
 }
 
@@ -117,7 +119,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Runs work until the terminal's contents end with `end`. Returns these contents, and the contents of the terminal after the work.
+    /// Runs work that ends when the terminal shows a text that ends with `end`. Returns that text, and what the
+    /// terminal shows after the work.
     fn shown(end: &str, how_far: impl Fn() -> HowFar + Send) -> (String, String) {
         let term = InMemoryTerm::new(3, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));

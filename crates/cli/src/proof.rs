@@ -28,7 +28,8 @@ pub(crate) fn run_program(program: &str, home: &str, arguments: &Arguments) -> R
     become_program(program, home, &[], arguments)
 }
 
-/// Replaces this process with the program of this name. The program is beside this one, or else on `PATH`.
+/// Replaces this process with the program of this name. The program's file is in the directory of this program, or else
+/// on `PATH`.
 pub(crate) fn become_program(
     name: &str,
     home: &str,
@@ -39,7 +40,8 @@ pub(crate) fn become_program(
     Err(anyhow!("this command is a part of {name}, which cannot be run ({error}); build {name} from {home}"))
 }
 
-/// Returns the path of a program beside this one, or else its name, which the system then looks up on `PATH`.
+/// Returns the path of a program in the directory of this program. If there is none, returns only the name, which the
+/// system then looks up on `PATH`.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name(name);
     Ok(if beside.is_file() { beside } else { name.into() })

@@ -1,4 +1,5 @@
-//! `duralite reclaim`: shows which parts of the regions the logs of `scratchpad` hold, and frees the parts of deleted logs.
+//! `duralite reclaim`: shows how much of the regions in a directory belongs to logs of the engine `scratchpad`, and
+//! frees what belongs to deleted logs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

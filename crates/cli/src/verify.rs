@@ -25,8 +25,8 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let walked = AtomicU64::new(0);
     let how_far = || HowFar::counted(walked.load(Ordering::Relaxed), "transactions");
     let found = RefCell::new((&mut transactions, &mut text));
-    // The command prints nothing until it has read the whole log, because it may have to read the log again while other processes write
-    // it.
+    // The command prints nothing until it has read the whole log. If other processes change the log while the command
+    // reads it, the command has to read it again from its beginning.
     let result = progress::with("verifying", how_far, || {
         let mut begin = || {
             let (transactions, text) = &mut *found.borrow_mut();
@@ -94,7 +94,7 @@ fn verdict(result: &Result<Looked<WalkSummary>, LogError>, database: &Path) -> S
 
 fn as_text(transaction: &WalkedTransaction, frames: bool) -> String {
     let bytes: u64 = transaction.records.iter().map(|record| u64::from(record.record_bytes)).sum();
-    // The offset is 0 while other processes use the log.
+    // An offset of 0 means that the offset is not known, because other processes use the log.
     let at = |offset| if offset == 0 { String::new() } else { format!(" at {offset}") };
     let mut text = format!(
         "transaction {}{}: frames {}..={}, {} pages in the database, {} bytes in {} records, {}\n",

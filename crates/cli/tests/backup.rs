@@ -20,7 +20,8 @@ fn backup(fixture: &Fixture, out: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// Checks that the copy is one ordinary file that stock SQLite reads, and that it has these format versions.
+/// Checks that the copy is one ordinary file that stock SQLite reads, and that its header has these versions (write
+/// version and read version).
 fn assert_ordinary(out: &Path, versions: [u8; 2]) {
     let bytes = std::fs::read(out).unwrap();
     assert_eq!(bytes[18..20], versions);
@@ -37,13 +38,13 @@ fn temporary_files(dir: &Path) -> usize {
 /// The largest number of commits that the writer makes while one backup reads.
 const ROUND: u64 = 2000;
 
-/// Each transaction adds a row to both tables. So a backup of one moment has equally many rows in both. A backup also
-/// has every commit that was acknowledged before the backup began.
+/// Each transaction adds a row to both tables. So both tables have equally many rows in a backup, if the backup shows
+/// the database at one moment. A backup must also have every commit that was acknowledged before the backup began.
 ///
-/// The writer waits for locks, because a connection that begins to read may take WRITE for a moment. It does so if a
-/// writer is just changing the header of the wal-index, to read the header again. Stock SQLite does so too. The writer
-/// also makes no more than [`ROUND`] commits while a backup reads. A backup keeps the log from starting over, so during
-/// a slow backup a log that cannot grow would become full.
+/// The writer sets a busy timeout, because a reader may hold WRITE for a moment: if a reader finds the header of the
+/// wal-index half changed, it takes WRITE and reads the header again, as stock SQLite does. The writer makes at most
+/// [`ROUND`] commits while a backup reads. Otherwise a log that cannot grow could become full during a slow backup,
+/// because the log cannot start again from its beginning while the backup reads.
 #[test]
 fn a_backup_beside_a_writer_is_of_one_moment_and_has_every_acknowledged_commit() {
     for engine in Engine::all() {
@@ -106,7 +107,8 @@ fn a_backup_of_what_a_crash_has_left_has_every_commit_and_replaces_nothing() {
     }
 }
 
-/// The database has no guard. It is in rollback mode or in WAL mode, and a program without Duralite may have it open.
+/// The database has no guard. The test tries rollback mode and WAL mode, each with and without a program that has the
+/// database open without Duralite.
 #[test]
 fn a_backup_of_a_plain_database_has_its_mode() {
     for (mode, versions) in [("delete", [1, 1]), ("wal", [2, 2])] {

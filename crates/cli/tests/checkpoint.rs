@@ -110,7 +110,8 @@ fn a_log_that_adopting_would_empty_stays_its_own_databases() {
     assert_home(&fixture);
 }
 
-/// No process has died. The log exists because the last close kept it.
+/// No process was killed. The log exists because of `on_close=keep`: the last process that closed the database kept the
+/// log.
 #[test]
 fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
@@ -121,7 +122,8 @@ fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
     tools_serve(&fixture);
 }
 
-/// The commands describe what a killed process left, verify it against the database file, and write it home.
+/// `info` describes the log that a killed process has left, `verify` checks the log together with the database file,
+/// and `checkpoint` writes the log's pages to the database file.
 #[test]
 fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
@@ -200,7 +202,8 @@ fn what_a_lost_log_takes_along_is_said_and_agreed_to_first() {
     fixture.assert_plain("c.db");
 }
 
-/// Damages a transaction in the middle of a log. Returns what the command says before it gives up the log.
+/// Damages a transaction in the middle of a log. Returns what `checkpoint --discard-log` tells the user before it gives
+/// up the log.
 fn given_up(engine: Engine) -> String {
     let fixture = Fixture::on(engine);
     let mut actor = writer(&fixture);
@@ -298,7 +301,8 @@ fn a_log_of_another_version_is_refused_and_not_discarded() {
     assert!(fixture.snapshot() == before);
 }
 
-/// `cksumvfs` keeps its checksums in the reserved bytes, and this command would not compute them.
+/// `cksumvfs` keeps its checksums in the reserved bytes of each page, and `checkpoint` does not compute these
+/// checksums.
 #[test]
 fn pages_with_room_for_checksums_are_put_home_on_demand_only() {
     let fixture = Fixture::new();

@@ -74,7 +74,7 @@ fn an_archive_is_remembered_beside_the_database_and_forgotten() {
     let file = place.path("a.db-archive");
     let before = std::fs::read_to_string(&file).unwrap();
     assert!(before.contains(" archive 1 file:///srv/archive 0 "), "{before}");
-    // The token of the database in its archive stays the same.
+    // Enabling the same archive again does not change the token with which the database writes to the archive.
     assert_eq!(place.duralite(&["enable", "--archive", "file:///srv/archive", "a.db"]).code, 0);
     let token = |text: &str| text.split(' ').nth(5).map(str::to_owned);
     assert_eq!(token(&std::fs::read_to_string(&file).unwrap()), token(&before));
@@ -156,7 +156,7 @@ fn every_command_has_an_example_in_its_help() {
         let help = place.duralite(&[command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite {command} ")), "{command}: {help}");
     }
-    // The list leaves out `store bench`, because that belongs to another program with its own help.
+    // The list leaves out `store bench`, which is part of another program, with its own help.
     for command in ["info", "verify", "dump", "load", "backup", "salvage", "restore"] {
         let help = place.duralite(&["store", command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite store {command} ")), "store {command}: {help}");
@@ -178,7 +178,8 @@ conn.execute('SELECT * FROM t').fetchall()
 sys.exit(subprocess.run([sys.argv[1], 'shell', 'r.db', '-cmd', '.timeout 300', 'SELECT 1 FROM t']).returncode)
 ";
     let said = place.run(PYTHON, &["-c", program, COMMAND]);
-    // The command prints the reason once, whether or not the kernel shows the holder's lock at each of the 40 attempts.
+    // The command prints the reason once, although Duralite refuses about 40 attempts. The reason may have two forms,
+    // depending on whether the kernel reports the other program's lock at the moment of an attempt.
     let times = said.err.matches("close it there, or open it with").count()
         + said.err.matches("close that one, or open it with").count();
     assert_eq!(times, 1, "{said:?}");

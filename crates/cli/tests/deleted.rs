@@ -110,8 +110,8 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
     }
 }
 
-/// A process whose log was deleted learns of that in one of two ways. Either the shared memory tells it, or the process itself notices
-/// that its log has no name.
+/// A process can learn in two ways that its log was deleted: from a word in shared memory, or because it notices that
+/// its log file has no name any more. The test tries both.
 #[test]
 fn inv09_what_a_process_goes_on_to_commit_is_saved_or_refused() {
     for engine in Engine::all() {
@@ -170,7 +170,7 @@ fn inv26_a_transaction_that_is_open_in_a_deleted_log_is_not_in_what_is_saved() {
     std::fs::remove_file(fixture.log()).unwrap();
     let saved = salvage(&fixture, actor.pid());
     assert_has_rows(&stock(&saved.out), (ROWS, ROWS), "a spilled transaction");
-    // The commit must fail, because what was saved lacks it.
+    // The commit must fail, because its changes are not in the saved database.
     let answer = actor.run("COMMIT");
     assert!(answer.contains("I/O error"), "{answer}");
     actor.kill();

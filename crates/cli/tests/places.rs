@@ -1,4 +1,5 @@
-//! What the commands say when a place cannot be written: first the operating system's error and the path, then the remedy.
+//! What the commands print when they cannot write a file or directory: first the path and the operating system's error,
+//! then what the user can do.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use crate::place;

@@ -17,7 +17,8 @@ const END: &[u8] = b"# rows: 1\n";
 /// How long the test waits for text on the terminal. Half a second is usually enough, but a slow machine gets a minute.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// Opens a pseudo-terminal. The test reads at the first end what the program writes to the second.
+/// Opens a pseudo-terminal, and returns its two ends. The program writes to the second end, and the test reads from the
+/// first.
 fn terminal() -> (File, File) {
     let first = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&first).unwrap();

@@ -242,7 +242,8 @@ fn a_program_that_cannot_be_reached_is_not_started() {
     assert!(said.code == 126 && said.err.contains("is statically linked"), "{said:?}");
     let program = place.compile("setuid", "int main(void) { return 0; }", &[]);
     assert_eq!(place.duralite(&["run", "-q", "--", "./setuid"]).code, 0);
-    // Root can give the program to another user. Any other user looks for a program that belongs to root.
+    // If the test runs as root, it gives the program to another user. Otherwise it uses `passwd`, which belongs to
+    // root.
     if std::os::unix::fs::chown(&program, Some(65534), None).is_ok() {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
         let said = place.duralite(&["run", "--", "./setuid"]);
@@ -256,8 +257,9 @@ fn a_program_that_cannot_be_reached_is_not_started() {
 #[test]
 fn a_library_that_is_missing_or_broken_is_said() {
     let place = Place::new();
-    // The test does not use `fs::copy`. A process that another test starts meanwhile would inherit the file open for writing, and then
-    // Linux would not run the file.
+    // Copy with `cp` and not with `fs::copy`. During `fs::copy` this process has the new file open for writing, and a
+    // child that another test starts at that time inherits the descriptor. Linux does not execute a file while any
+    // process has it open for writing.
     assert_eq!(place.run("cp", &[COMMAND, "duralite"]).code, 0);
     let said = place.run("./duralite", &["run", "--", "sqlite3", "x.db", "SELECT 1"]);
     assert!(said.code == 126 && said.err.contains("libduralite.so is at none of"), "{said:?}");

@@ -12,7 +12,8 @@ const PAGE: usize = 4096;
 /// The number of transactions. The first transaction makes the tables.
 const TRANSACTIONS: usize = 20;
 
-/// Returns the statements of a transaction. Some pages are in every transaction, and each transaction adds one more.
+/// Returns the statements of a transaction. Every transaction changes some of the same pages, and adds one page to the
+/// database.
 fn sql(number: usize) -> String {
     if number == 1 {
         return "BEGIN; CREATE TABLE t(id INTEGER PRIMARY KEY, body); CREATE TABLE n(a); INSERT INTO n VALUES(0); COMMIT".into();
@@ -116,7 +117,7 @@ fn assert_same(out: &Path, wanted: &[u8], what: &str) {
     );
 }
 
-/// Checks every page of the saved transactions after the damage. Returns how many pages are whole.
+/// Checks the pages that the salvage has saved from transactions after the damage. Returns how many pages it has saved.
 fn check_later(dir: &Path, images: &[Vec<u8>], first: usize) -> usize {
     let list = std::fs::read_to_string(dir.join("transactions.txt")).unwrap();
     let (mut number, mut file, mut whole) = (first - 1, PathBuf::new(), 0);
@@ -162,7 +163,8 @@ fn damaged_in_the_middle(engine: Engine, settings: &str, damage: impl Fn(&Fixtur
         let (told, code) = json(&fixture, &["info", "--json", path.to_str().unwrap()]);
         assert_eq!((code, &told["engine"]), (0, &engine.name().into()), "{what}: {told}");
         let is_damaged = told["state"].as_str().unwrap().starts_with("damaged: `duralite salvage ");
-        // `info` does not read the records of `ppl`, but only where they are. So it may miss the damage.
+        // In a log of `ppl`, `info` reads where the records are, but not the records themselves. So it may miss the
+        // damage.
         assert!(is_damaged || engine == Engine::PPL, "{what}: {told}");
         if is_damaged {
             assert_eq!(told["before_damage"], damaged - 1, "{what}: {told}");
@@ -210,7 +212,8 @@ fn a_flipped_byte_in_a_transaction_costs_that_transaction() {
     }
 }
 
-/// Unused space holds zeros, so zeros end the log, unless a transaction after them is whole.
+/// Unused space holds zeros, so a reader takes zeros for the end of the log. But if a whole transaction follows the
+/// zeros, they are damage.
 #[test]
 fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     for engine in [Engine::NVWAL, Engine::PPL] {
@@ -222,7 +225,8 @@ fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     }
 }
 
-/// In a region, too, zeros over the pages that hold a transaction's records do not end the log.
+/// The same holds for the pages of a region: if the pages with a transaction's records are overwritten with zeros, and
+/// a whole transaction follows, the zeros are damage and not the end of the log.
 #[test]
 fn zeros_over_the_pages_of_a_transaction_in_a_region_do_not_end_the_log() {
     damaged_in_the_middle(Engine::SCRATCHPAD, "", |fixture, transaction| {
@@ -287,7 +291,7 @@ fn a_block_of_zeros_in_a_log_of_blocks_costs_the_transaction_that_was_in_it() {
     }
 }
 
-/// The damage is before transactions that the last checkpoint has already written to the database file.
+/// The damage is in a transaction before others that the last checkpoint has already written to the database file.
 #[test]
 fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::SCRATCHPAD] {
@@ -322,7 +326,8 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
     }
 }
 
-/// If a flush was dropped, the log may have the groups of a generation, but not the generation's slot. The salvage loses nothing.
+/// If the device has ignored a flush, the log may have the groups of a generation, while the slot that describes the
+/// generation is missing. The salvage still saves all transactions.
 #[test]
 fn a_generation_without_its_slot_is_saved_whole() {
     for both in [false, true] {

@@ -121,13 +121,13 @@ fn a_log_that_is_damaged_in_its_middle_is_told_of_and_salvaged() {
     for n in 0..100_u8 {
         store.run(|tx| tx.put(&table, &[n], &[n])).unwrap();
     }
-    // The test copies the files as a crash would leave them.
+    // The store is still open, so this copy of its files is what a crash would leave.
     std::fs::create_dir(&crashed).unwrap();
     for name in ["pages", "log"] {
         std::fs::copy(busy.join(name), crashed.join(name)).unwrap();
     }
     let mut log = std::fs::read(crashed.join("log")).unwrap();
-    // In the log, each commit takes a block after the header and the slots.
+    // The log begins with its header and slots (12288 bytes). Each commit then takes one block of 4096 bytes.
     let middle = 12288 + 50 * 4096;
     assert_ne!(log[middle..middle + 4096], [0; 4096]);
     log[middle..middle + 4096].fill(0);

@@ -30,7 +30,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Runs one look, and returns it as a JSON object.
+/// Runs `duralite top` once, and returns its JSON object.
 fn look(fixture: &Fixture) -> Value {
     serde_json::from_str(&text(&top(fixture, &["--json", "--once"]).output().unwrap())).unwrap()
 }
@@ -235,7 +235,7 @@ fn a_watcher_goes_on_while_the_database_is_closed_opened_and_replaced() {
     let mut watcher = Watcher::start(top(&fixture, &["--json", "--interval", "0.02"]));
     watcher.until(|seen| seen["commits"] == 1);
     insert(&mut first, 3);
-    // The commits may be spread over several looks, so the test adds the counts up.
+    // The commits may be spread over several objects of the output, so the test adds their counts up.
     let mut recent = 0;
     while recent < 3 {
         let seen = watcher.until(|seen| seen["recent"]["commits"].as_u64() > Some(0));
@@ -333,8 +333,8 @@ fn who_may_not_read_the_log_is_told_so() {
     }
     let said = loop {
         match command.output() {
-            // The copy was just written. A child that another test has forked keeps the copy open for writing until the child executes
-            // its own program.
+            // The copy was just written. If another test forked a child during the copying, that child has the copy
+            // open for writing until it executes its own program. Until then Linux does not execute the copy.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
             said => break said.unwrap(),
         }

@@ -95,30 +95,31 @@ pub unsafe extern "C" fn sqlite3_duralite_auto(
     unsafe { enter(db, message, routines, false, ffi::OK) }
 }
 
-/// Returns the reason of the calling thread's last refusal. If this thread has had none, returns the reason
-/// of the process's last refusal, or null if nothing was refused. The text stays valid until this thread's
-/// next refusal or its next call of this function.
+/// Returns why Duralite last refused something on the calling thread. If it has refused nothing on this
+/// thread, returns the reason of the last refusal on any thread of the process, or null if there was none.
+/// The text stays valid until this thread's next refusal or its next call of this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
-/// Returns the number of the calling thread's last refusal among all refusals of the process, counted from 1.
-/// Returns 0 if the thread has had no refusal. By reading this number before and after a call of SQLite, a
-/// caller learns whether [`duralite_last_error`] is about that call.
+/// Returns an identifying number of the last refusal on the calling thread. The refusals of a process are
+/// numbered from 1, over all threads. Returns 0 if nothing was refused on this thread. If this number is the
+/// same before and after a call of SQLite, [`duralite_last_error`] is not about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)
 }
 
-/// Returns the address of the number of refusals in this process. A caller can read the number before every
-/// call of SQLite, and call [`duralite_last_refusal`] only if that call of SQLite fails.
+/// Returns the address of a word that counts the refusals in this process. Reading this word before every
+/// call of SQLite costs a caller little. It then has to call [`duralite_last_refusal`] only if the call of
+/// SQLite fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_refusal_count() -> *const u64 {
     COUNT.as_ptr()
 }
 
-/// Begins the account that [`duralite_account`] returns.
+/// From this call on, the library records what [`duralite_account`] returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account_begin() {
     account::begin();

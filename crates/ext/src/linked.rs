@@ -23,11 +23,11 @@ pub fn register() -> Result<(), RegisterError> {
 /// Registers the VFS as [`register`] does, and makes Duralite the default. Duralite then also serves
 /// databases that are opened by plain name, if they are in WAL mode.
 ///
-/// `settings` are for all databases of this process. They win over environment variables, and a URI wins over
-/// both. `strict` is `on` unless `settings` say otherwise. With `strict`, a database that is not in WAL mode
-/// can be read, but a write is refused until `PRAGMA journal_mode=WAL`. Opening a file through another VFS is
-/// refused too. A process has one set of settings, which the first call decides. A database that was opened
-/// before the call stays as it was.
+/// `settings` are for all databases of this process. They override environment variables, and the parameters
+/// of a database's URI override both. `strict` is `on` unless `settings` say otherwise. With `strict`, a
+/// database that is not in WAL mode can be read, but a write is refused until `PRAGMA journal_mode=WAL`.
+/// Opening a file through another VFS is refused too. The settings of the first call are those of the whole
+/// process. The call does not change a database that is open already.
 ///
 /// # Errors
 /// As [`register`]. Also when a setting is unknown or has a value that it does not take, or when an earlier
@@ -45,7 +45,8 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
 }
 
 /// Registers the VFS and finds it in SQLite's list. SQLite hands its table of routines only to extensions. So
-/// this function makes the entry point an automatic extension and opens a database in memory.
+/// this function makes the entry point an automatic extension, and opens a database in memory, for which
+/// SQLite calls the entry point.
 fn registered() -> Result<*mut Vfs, RegisterError> {
     let before = last_refusal();
     // SAFETY: the entry point exists as long as the program. If another thread opens a connection at this
@@ -60,7 +61,7 @@ fn registered() -> Result<*mut Vfs, RegisterError> {
             code => Err(format!("SQLite takes no automatic extension (code {code})")),
         }
     };
-    // SAFETY: a name that is never freed.
+    // SAFETY: the argument is a name that is never freed.
     let vfs = unsafe { sqlite::sqlite3_vfs_find(VFS_NAME.as_ptr()) };
     match opened {
         Ok(()) if !vfs.is_null() => Ok(vfs),
@@ -77,8 +78,8 @@ fn registered() -> Result<*mut Vfs, RegisterError> {
 fn open_in_memory() -> Result<(), String> {
     let mut db: *mut Connection = ptr::null_mut();
     let flags: c_int = ffi::OPEN_READWRITE | ffi::OPEN_CREATE;
-    // SAFETY: these are SQLite's own functions, used as documented. `db` is null, or has to be closed
-    // whatever the code is. The message is copied before that.
+    // SAFETY: these are SQLite's own functions, used as documented. `db` is null or a connection, which is
+    // closed in any case. The error message is copied before that.
     unsafe {
         let code = sqlite::sqlite3_open_v2(c":memory:".as_ptr(), &raw mut db, flags, ptr::null());
         let result = if code == ffi::OK {

@@ -1,4 +1,4 @@
-//! Transactions that run again when another connection has overtaken them.
+//! Runs a transaction again if it fails because of another connection's transaction.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::thread;
@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi as ffi;
 
-/// The number of conflicts after which a transaction takes the write lock when it begins.
+/// After this many conflicts, a transaction takes the write lock when it begins.
 const CONFLICTS: u32 = 5;
 /// The longest pause before the second attempt, in microseconds. The limit doubles with each further attempt.
 const PAUSE: u64 = 2000;
 
-/// Runs a transaction. If it loses to another connection (`SQLITE_BUSY`, `SQLITE_BUSY_SNAPSHOT`), runs it
-/// again after a short random pause. After five conflicts the transaction takes the write lock when it
-/// begins, and can no longer lose. Returns every other error, including an error of `COMMIT` that leaves open
-/// whether the transaction is committed.
+/// Runs a transaction. If the transaction loses a conflict with another connection (`SQLITE_BUSY`,
+/// `SQLITE_BUSY_SNAPSHOT`), runs it again after a short random pause. After five conflicts the transaction
+/// takes the write lock when it begins, so that it can lose no further conflict. Returns every other error.
+/// After some errors of `COMMIT`, it is not known whether the transaction is committed.
 ///
-/// `transaction` begins as [`Attempts`] says, works, and commits. If it fails, it must roll back, as drivers
-/// do when their transaction object is dropped. It may run several times, so it should change nothing but the
-/// database. `code` takes an error of the driver and returns SQLite's result code, extended or not.
+/// `transaction` must begin a transaction in the way that [`Attempts`] says, do its work, and commit. If it
+/// fails, it must roll back, as drivers do when their transaction object is dropped. It may run several
+/// times, so it should change nothing but the database. `code` takes an error of the driver and returns
+/// SQLite's result code, extended or not.
 ///
 /// ```
 /// use rusqlite::{Connection, TransactionBehavior};
@@ -66,7 +67,8 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Returns whether this attempt must take the write lock when it begins. Such an attempt is the last.
+    /// Returns whether this attempt must take the write lock when it begins. If so, there is no further
+    /// attempt after this one.
     pub fn takes_lock(&self) -> bool {
         self.conflicts == CONFLICTS
     }
@@ -77,8 +79,8 @@ impl Attempts {
     }
 
     /// Returns how long to wait before the next attempt, after an attempt that failed with this code and was
-    /// rolled back. Returns `None` if there is no next attempt: the transaction has not lost to another
-    /// connection, or this was the last attempt.
+    /// rolled back. Returns `None` if there is no next attempt: the error has another cause than a conflict,
+    /// or this was the last attempt.
     pub fn pause_after(&mut self, code: Option<i32>) -> Option<Duration> {
         let has_lost = code.is_some_and(|code| code & 0xff == ffi::BUSY);
         if self.takes_lock() || !has_lost {

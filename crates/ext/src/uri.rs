@@ -9,9 +9,9 @@ use std::path::Path;
 /// `docs/settings.md`, or parameters of SQLite such as `("mode", "ro")`.
 ///
 /// The URI says `strict=on` unless the settings say otherwise. With `strict=on` Duralite refuses what plain
-/// SQLite would serve, such as the first write to a database that is not in WAL mode. Any path can be given,
-/// and a relative path stays relative. A path with a zero byte names no file. The URI keeps that byte, so
-/// that making a C string of the URI fails.
+/// SQLite would serve, such as the first write to a database that is not in WAL mode. `path` may be any path;
+/// a relative path stays relative. A path with a zero byte cannot name a file. The URI keeps the zero byte,
+/// so that an attempt to make a C string of the URI fails.
 ///
 /// Duralite checks the settings when the database is opened. [`last_error`](crate::last_error) returns the
 /// reason of a refusal.
@@ -30,8 +30,8 @@ pub fn uri(path: impl AsRef<Path>, settings: &[(&str, &str)]) -> String {
     text
 }
 
-/// Encodes every byte that has a meaning in a URI. A zero byte stays as it is, because SQLite would drop the
-/// rest of the path after an encoded zero.
+/// Encodes every byte that may have a meaning in a URI. Leaves a zero byte as it is: if it were encoded,
+/// SQLite would end the path there, and open another file.
 fn encode(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         match byte {

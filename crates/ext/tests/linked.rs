@@ -1,4 +1,4 @@
-//! A program that is linked to the crate and to a SQLite, and loads nothing.
+//! Tests of a program that is linked to this crate and to a SQLite, and loads no extension.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use rusqlite::{Connection, Result, TransactionBehavior};

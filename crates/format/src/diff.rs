@@ -1,13 +1,15 @@
-//! Encodes and applies the differences between two images of a page, byte by byte (NVWAL, section 3.2). Two differences
-//! that are close together share one range if that takes no more bytes than two ranges.
+//! Encodes and applies the differences between two images of a page, byte by byte (NVWAL, section 3.2). The encoding
+//! consists of ranges of bytes. Two differences that are close together are stored in one range if two ranges would not
+//! take fewer bytes.
 //!
 //! The encoding of each range is `offset u16, length-1 u16, bytes`. Ranges are ascending and disjoint.
 
 use crate::FormatError;
 use crate::bytes::u16_le;
 
-/// Size in bytes of what precedes the data of a range. If at most this many equal bytes lie between two differences,
-/// one range stores the equal bytes with the differences, because two ranges would not be shorter.
+/// Size in bytes of a range's header, which precedes the range's data. If at most this many equal bytes lie between two
+/// differences, one range stores both differences and the equal bytes, because a second header would take at least as
+/// much space.
 pub const RANGE_HEADER_BYTES: usize = 4;
 
 /// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images have the
@@ -38,8 +40,8 @@ pub fn encode_whole(page: &[u8], out: &mut Vec<u8>) -> u16 {
 /// Writes encoded ranges over `page`.
 ///
 /// # Errors
-/// `Damaged` if a range leaves the page, the ranges are out of order, or the payload does not hold exactly `ranges`
-/// ranges. `page` may then hold some of the ranges.
+/// `Damaged` if a range reaches beyond the end of the page, the ranges are out of order, or the payload does not hold
+/// exactly `ranges` ranges. Some of the ranges may then have been written to `page`.
 pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), FormatError> {
     let damaged = FormatError::Damaged { what: "a page difference" };
     let mut floor = 0;
@@ -57,8 +59,8 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
     if payload.is_empty() { Ok(()) } else { Err(damaged) }
 }
 
-/// The number of bytes compared at once while the pages are equal. The number is large because each comparison is a
-/// function call.
+/// How many bytes are compared in one step while the pages are equal. Each step costs a function call, so the steps are
+/// long.
 const STRIDE: usize = 256;
 const WORD: usize = 8;
 
@@ -99,7 +101,8 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
         if at + WORD <= new.len() {
             let word = differing(old, new, at);
             let equal_first = word.trailing_zeros() as usize / 8;
-            // The word has too few equal bytes for a run of more than `EQUAL` of them, so no range can end in it.
+            // No run of more than `EQUAL` equal bytes ends in this word. So the range goes on at least to the word's
+            // last difference.
             if WORD - bytes_that_differ(word) <= EQUAL && at - end + equal_first <= EQUAL {
                 at += WORD;
                 end = at - word.leading_zeros() as usize / 8;

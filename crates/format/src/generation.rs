@@ -1,13 +1,14 @@
-//! Generations of a log: their numbers, their slots, the word that says which one is in force, and their origins.
+//! Generations of a log: their numbers, their slots and origins, and the word that says which generation is in force. A
+//! new generation begins each time the log starts again from its beginning.
 //!
-//! A log starts over at most a few thousand times a second, so numbers of 60 bits do not run out. Many fields store only the
-//! low bits of the number, and the seed of the checksum over such a field includes the high bits. As long as the high bits
-//! are 0, they do not change the seed.
+//! A log begins at most a few thousand generations a second, so numbers of 60 bits do not run out. Many fields store
+//! only the low bits of the number, and the seed of the checksum over such a field includes the high bits. High bits
+//! that are 0 do not change the seed.
 //!
-//! The *slot* of a generation is the state in which the generation begins. Its *origin* is its place in the history of the
-//! log: how many transactions were sealed before it, and when it began. A slot has no space for the origin, so the log
-//! stores the origin separately, with a checksum of its own. If that checksum is wrong, the reader assumes a position
-//! higher than the number of transactions that can have been sealed before the generation.
+//! The *slot* of a generation is the state in which the generation begins. Its *origin* is its place in the history of
+//! the log: how many transactions were sealed before it, and when it began. A slot has no space for the origin, so the
+//! log stores the origin separately, with a checksum of its own. If that checksum is wrong, the reader does not know
+//! how many transactions were sealed before the generation. It then assumes a number that is certainly too high.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -15,11 +16,12 @@ use crate::bytes::{array, put, u32_le, u64_le};
 use crate::sqlite_wal::WAL_HEADER_BYTES;
 use crate::{FormatError, LogId};
 
-/// Generations are below this number. The bound only keeps arithmetic on damaged numbers from overflowing.
+/// Every generation's number is below this limit. The limit only keeps arithmetic with damaged numbers from
+/// overflowing.
 pub const GENERATION_LIMIT: u64 = 1 << 60;
 
-/// Returns the contribution of a generation's high bits (all except the low `bits` bits) to a seed. It is 0 if the high
-/// bits are 0.
+/// Returns what a generation's high bits (all except the low `bits` bits) contribute to a seed. If the high bits are 0,
+/// the contribution is 0.
 pub(crate) fn above(generation: u64, bits: u32) -> u64 {
     (generation >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -70,8 +72,8 @@ pub fn origin_offset(generation: u64) -> u64 {
     1408 + generation % 2 * SLOT_BYTES as u64
 }
 
-/// The first 64 bytes of a slot, whose fields the slots of all logs have in common. Each engine defines the meaning of two
-/// of the fields.
+/// The fields in the first 64 bytes of a slot, which are at the same offsets in the slots of all engines. Each engine
+/// defines for itself what two of the fields mean.
 pub(crate) struct SlotFields {
     /// The generation's number.
     pub(crate) generation: u64,
@@ -121,7 +123,7 @@ pub struct Slot {
     pub first_block: u32,
     /// SQLite's WAL header, zeros for an empty log.
     pub wal_header: [u8; WAL_HEADER_BYTES],
-    /// Whether everything committed is in the database file, so that the log may be deleted.
+    /// Whether all commits are in the database file, so that the log may be deleted.
     pub retired: bool,
 }
 
@@ -151,11 +153,11 @@ impl Slot {
 /// Size of an origin in bytes.
 pub const ORIGIN_BYTES: usize = 32;
 const ORIGIN_CHECKED: usize = 24;
-/// The number of bits with which a log counts the transactions of a generation. So a generation has fewer than 2^32
+/// How many bits a log has for the number of a transaction within its generation. So a generation has fewer than 2^32
 /// transactions.
 const POSITION_BITS: u32 = 32;
-/// From this generation on, `Origin::unknown` always returns the same position, because larger positions do not fit
-/// into 64 bits.
+/// For this generation and all later ones, `Origin::unknown` returns the same position, because a larger position would
+/// not fit into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
 /// How many transactions were sealed before a generation, and when the generation began.
@@ -170,8 +172,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns a substitute for the origin of a generation whose stored origin is damaged. The substitute's position is
-    /// higher than any position counted before that generation.
+    /// Returns a substitute for a generation's origin, if the stored origin is damaged. The position in the substitute
+    /// is higher than the true position can be.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << POSITION_BITS;

@@ -1,20 +1,21 @@
 //! The guard in the first page of a database whose committed data lives in a Duralite log.
 //!
 //! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". The guard raises
-//! the read version, and so stops a program without Duralite before it reads a stale database (invariant 1). The write
-//! version (byte 18) stays as SQLite wrote it. Otherwise a connection that saw a write version above 2 would treat the
-//! database as read-only for as long as the connection is open, even after the guard has gone. Earlier builds raised
-//! both bytes, and this build still reads that as a guard. The 20 bytes from 72 on, which SQLite reserves and leaves
+//! the read version, and so stops a program without Duralite before it reads a stale database (invariant 1). The guard
+//! does not change the write version (byte 18). If it did, a connection that had read the raised write version would
+//! treat the database as read-only until the connection is closed, even after the guard is gone. Earlier builds raised
+//! both bytes, and this build still recognises such a guard. The 20 bytes from 72 on, which SQLite reserves and leaves
 //! zero, name the log.
 //!
 //! A guard can be provisional; its check field says so. Duralite writes a provisional guard before the log is durable.
 //! Such a log has no commits yet, so a power loss that destroys the log loses nothing. Before the first commit Duralite
 //! makes the guard final, durably.
 //!
-//! The guard has two values, which say what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for a
-//! database with rollback journals. A program that uses a rollback journal holds no lock outside of a transaction, and
-//! keeps its cached pages as long as the change counter is unchanged. So the guard of such a database masks the change
-//! counter too. The program then finds another counter, reads page 1 again, and stops there (invariant 22).
+//! There are two kinds of guard, one for a database in WAL mode and one for a database with rollback journals. The kind
+//! says which value SQLite wrote into bytes 18 and 19: 2 in WAL mode, 1 with rollback journals. A program that uses a
+//! rollback journal holds no lock outside of a transaction, and keeps its cached pages as long as the change counter is
+//! unchanged. So a guard of the second kind changes the stored change counter too. Such a program then finds that the
+//! counter has changed, reads page 1 again, and stops at the read version (invariant 22).
 
 use std::ops::Range;
 
@@ -24,11 +25,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Size of a database header in bytes.
 pub const HEADER_BYTES: usize = 100;
-/// The value of byte 19 on disk while the log of a database in WAL mode is attached.
+/// The value of byte 19 on disk while a database in WAL mode uses a log.
 pub const GUARD: u8 = 0xD7;
 /// The value of byte 19 on disk while a database with rollback journals keeps its journal in a log.
 pub const ROLLBACK_GUARD: u8 = 0xD8;
-/// The end of the range in which the file may differ from what SQLite sees.
+/// The end of the bytes that a guard can change. From this offset on, SQLite sees the file's bytes as they are.
 pub const MASKED_END: u64 = 92;
 
 /// The bytes of page 1 with the write version and the read version, which say whether the database is in WAL mode. A
@@ -36,14 +37,14 @@ pub const MASKED_END: u64 = 92;
 pub const VERSIONS: Range<usize> = 18..20;
 /// The bytes of page 1 that name the log: the log's id, then a check.
 pub const LOG_ID: Range<usize> = 72..92;
-/// The bytes of the change counter, which tells SQLite whether its cache of a database with rollback journals is still
-/// valid.
+/// The bytes of the change counter. By this counter SQLite decides, for a database with rollback journals, whether its
+/// cached pages are still valid.
 pub const COUNTER: Range<usize> = 24..28;
 /// The offset, in a database's header, of the field that says how many bytes SQLite leaves unused at the end of each
 /// page.
 pub const RESERVED_BYTES: usize = 20;
-/// Under [`ROLLBACK_GUARD`] the change counter on disk is xored with this mask. The masked and the plain value are so
-/// far apart that no program sees the counter advance from one to the other.
+/// Under [`ROLLBACK_GUARD`] the change counter on disk is xored with this mask. The counter never advances from its
+/// masked value to its true value, or back, because the two are too far apart.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
 const ID_CHECK: usize = 88;
@@ -63,8 +64,8 @@ pub enum JournalKind {
 }
 
 impl JournalKind {
-    /// Returns the journal mode for these two versions, as SQLite wrote them; `None` for versions that no guard
-    /// replaces.
+    /// Returns the journal mode that belongs to these two version bytes, as SQLite wrote them. Returns `None` if they
+    /// have values that a guard never replaces.
     #[must_use]
     pub fn of_versions(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -153,8 +154,8 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
             DatabaseHeader::Damaged
         };
     }
-    // SQLite leaves the bytes for the log's id zero. If a version is not one of SQLite's, but the id matches its check,
-    // then the version was a guard before it was damaged.
+    // Without a guard, the bytes for the log's id are zero. If a version byte is not one that SQLite writes, but the
+    // log's id matches its check, the file had a guard, and the version byte was damaged later.
     let names_log = || {
         let check = array(header, ID).map(|id| id_check(LogId(id)));
         check.is_some_and(|check| [check, !check].contains(&u32_le(header, ID_CHECK)))
@@ -172,8 +173,9 @@ pub fn page_size_is_valid(page_bytes: u32) -> bool {
     page_bytes.is_power_of_two() && (512..=65536).contains(&page_bytes)
 }
 
-/// Turns bytes that were read at `offset` of a guarded database into what SQLite wrote. If the bytes contain a guard,
-/// the guard says which journal mode to restore. If they contain none, assumes that the database is in WAL mode.
+/// Turns bytes that were read at `offset` of a guarded database into the bytes that SQLite wrote there. If the bytes
+/// contain both version bytes of a guard, the kind of the guard says which values to restore. Otherwise assumes that
+/// the database is in WAL mode.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
     unmask_as(kind_within(offset, buf, JournalKind::of_guard).unwrap_or(JournalKind::Wal), offset, buf);
 }
@@ -185,8 +187,8 @@ pub fn unmask_as(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     mask_counter(kind, offset, buf);
 }
 
-/// Turns bytes that SQLite writes at `offset` into the bytes that the file gets while the log `id` is attached to a
-/// database in WAL mode.
+/// Turns bytes that SQLite writes at `offset` of a database in WAL mode into the bytes to store in the file while the
+/// database uses the log `id`.
 pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
     mask_as(JournalKind::Wal, offset, buf, id);
 }
@@ -199,15 +201,15 @@ pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     mask_counter(kind, offset, buf);
 }
 
-/// Turns the header that SQLite wrote into the bytes that the file gets while the log `id` is attached but not durable
-/// yet.
+/// Turns the header that SQLite wrote into the bytes to store in the file while the log `id` is not durable yet: a
+/// header with a provisional guard.
 pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id: LogId) {
     mask_as(kind, 0, header, id);
     overlay(0, header, ID_CHECK, &(!id_check(id)).to_le_bytes());
 }
 
-/// Returns the journal mode that SQLite sets by writing these bytes at `offset`. Returns `None` if the bytes do not
-/// contain both versions, or if a guard never replaces versions with these values.
+/// Returns the journal mode that the database has after SQLite writes these bytes at `offset`. Returns `None` if the
+/// bytes do not contain both version bytes, or if the version bytes have values that a guard never replaces.
 #[must_use]
 pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
     kind_within(offset, buf, JournalKind::of_versions)
@@ -248,7 +250,7 @@ pub fn lift(header: &mut [u8; HEADER_BYTES]) {
     unmask(0, header);
 }
 
-/// Masks the change counter. Masking it a second time restores it.
+/// Masks the change counter, or restores it if it is masked already.
 fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     if kind == JournalKind::Rollback {
         each_of(offset, buf, COUNTER.start, &COUNTER_MASK, |byte, mask| *byte ^= mask);
@@ -256,7 +258,7 @@ fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
 }
 
 fn id_check(id: LogId) -> u32 {
-    // Only the low half of the hash is the check, so the truncation is intended.
+    // Keep only the low half of the hash.
     (xxh3_64(&id.0) & 0xffff_ffff) as u32
 }
 

@@ -12,7 +12,7 @@ pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
 
-/// The properties that distinguish the log files of one engine from the log files of the others.
+/// What distinguishes the log files of one engine from those of the other engines.
 pub(crate) struct Format {
     /// The engine's name.
     pub(crate) name: &'static str,
@@ -23,14 +23,13 @@ pub(crate) struct Format {
     pub(crate) superblock_bytes: u64,
 }
 
-/// Offset of the identity of the file in which the log was made. The superblock's checksum does not cover this
-/// identity.
+/// Offset of the identity of the file in which the log was made. The superblock's checksum does not cover this field.
 const FILE_AT: usize = CHECKED_BYTES + 8;
 const FILE_BYTES: usize = 24;
-/// The number of bytes at the beginning of a superblock that a process writes only once.
+/// The size in bytes of the first part of a superblock. A process writes this part only once, when it makes the log.
 pub(crate) const HEAD_BYTES: usize = FILE_AT + FILE_BYTES;
 
-/// The file in which a log was made. A log that is in another file is a copy.
+/// The identity of the file in which a log was made. If a log is in a file with another identity, it is a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     /// Inode number.
@@ -105,7 +104,7 @@ impl LogHead {
         }
         let found = u32_le(bytes, 8);
         if found != format.version {
-            // This build does not know what the other bytes mean in that version.
+            // Do not read further, because the other bytes may mean something else in that version.
             return Err(FormatError::LogVersion { format: format.name, found, reads: format.version });
         }
         let path_bytes = usize::from(u16_le(bytes, 64));

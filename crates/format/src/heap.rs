@@ -5,8 +5,8 @@ use crate::FormatError;
 use crate::bytes::{put, u32_le};
 use crate::generation::{halves, of_halves};
 
-/// Returns a word that holds a number and the number's complement. One 8-byte store replaces both, and a reader notices
-/// if the word is damaged.
+/// Returns a word that holds a number and the number's complement. A writer replaces both with one 8-byte store. A
+/// reader notices damage, because the two then do not match.
 #[must_use]
 pub fn checked_word(value: u32) -> u64 {
     u64::from(value) | u64::from(!value) << 32
@@ -26,7 +26,7 @@ pub fn read_checked_word(word: u64, what: &'static str) -> Result<u32, FormatErr
 pub enum BlockState {
     /// No process has taken the block.
     Free,
-    /// The writer has taken the block, but may not have linked it yet.
+    /// A writer has taken the block, but may not have linked it into the log's list yet.
     Pending,
     /// The block is linked into the log's list.
     InUse,
@@ -73,7 +73,7 @@ pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generati
     u32_le(header, 8) == halves(generation)[0] && u32_le(header, 12) == block
 }
 
-/// Returns the word that links to a block.
+/// Returns the word that links to a block, for the list of the log's blocks.
 #[must_use]
 pub fn encode_link(generation: u64, block: u32) -> u64 {
     of_halves(block + 1, halves(generation)[0])
@@ -82,7 +82,7 @@ pub fn encode_link(generation: u64, block: u32) -> u64 {
 /// Reads a link. Returns `None` if the list ends here.
 ///
 /// # Errors
-/// `Damaged` if the link belongs to another generation, or leads to a block that has no file space.
+/// `Damaged` if the link belongs to another generation, or leads to a block for which the file has no space yet.
 pub fn decode_link(word: u64, generation: u64, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
     if word == 0 {
         return Ok(None);

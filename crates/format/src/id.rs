@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// 128 random bits that identify a log. The log and its database hold the same bits as long as the log exists.
+/// 128 random bits that identify a log. As long as a log exists, the log and its database's header hold the same bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogId(pub [u8; 16]);
 

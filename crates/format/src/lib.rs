@@ -27,7 +27,7 @@ pub use generation::{GENERATION_LIMIT, ORIGIN_BYTES, Origin};
 pub use head::{FileIdentity, LogHead, PATH_LIMIT};
 pub use id::LogId;
 
-/// The fault that a decoder has found in bytes.
+/// What is wrong with bytes that a decoder cannot read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The file does not begin with a log's magic number.
@@ -47,8 +47,8 @@ pub enum FormatError {
         /// The version that this build writes and reads.
         reads: u32,
     },
-    /// Something other than an engine's log was written in another version of its format: a region, a file beside a
-    /// database with an archive, or a file of the store.
+    /// A file that is not a log has a version of its format that this build does not read. Such a file is a region, a
+    /// file beside a database with an archive, or a file of the store.
     #[error("format version {0}, which this build does not read; use the version of Duralite that wrote it")]
     Version(u32),
     /// The structure needs more bytes than there are.

@@ -94,7 +94,7 @@ pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
     block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
 }
 
-/// The data that was certainly durable when the commit mark of a transaction became durable.
+/// What was certainly durable when the commit mark of a transaction became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Everything else was durable before the writer stored the mark.

@@ -1,5 +1,5 @@
-//! A record of a page's change: its header, and how to apply its payload to the page. All logs that keep such records
-//! share this code.
+//! A record of a change of one page: the record's header, and how to apply its payload to the page. All engines whose
+//! logs have such records share this code.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -11,8 +11,8 @@ use crate::{FormatError, LogId, diff, page_change};
 /// Size of a record header in bytes.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
-/// Returns an upper bound on the size of a record in bytes, for pages of this size. The bound is generous, because the
-/// encoder stores two ranges as one if they are closer together than a range header is long.
+/// Returns an upper bound on the size of a record in bytes, for pages of this size. The true maximum is lower, because
+/// the encoder stores two ranges as one if they are closer together than a range header is long.
 #[must_use]
 pub fn largest_record(page_bytes: u32) -> u32 {
     RECORD_HEADER_BYTES + 2 * page_bytes
@@ -21,11 +21,11 @@ pub fn largest_record(page_bytes: u32) -> u32 {
 /// The image to which a record's payload applies, and the payload's form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// The payload is ranges, applied to the image after the page's previous record.
+    /// The payload is ranges. They are applied to the page as it is after the page's previous record.
     Previous,
-    /// The payload is ranges, applied to a page of zeros. The record begins the page's chain.
+    /// The payload is ranges. They are applied to a page of zeros, and the record is the first in the page's chain.
     Zeros,
-    /// The payload is a [`page_change`], applied to the image after the page's previous record.
+    /// The payload is a [`page_change`]. It is applied to the page as it is after the page's previous record.
     Change,
 }
 
@@ -84,8 +84,8 @@ impl RecordHeader {
         if sound { Ok(record) } else { Err(damaged) }
     }
 
-    /// Applies the record's payload to `page`. The caller has filled `page` with what the base requires: the image
-    /// after the page's previous record, or zeros.
+    /// Applies the record's payload to `page`. Before the call, `page` must hold what `base` requires: the page as it
+    /// is after its previous record, or zeros.
     ///
     /// # Errors
     /// `Damaged` or `Short` if the payload contradicts itself or the page. Part of the payload may then have been
@@ -101,7 +101,7 @@ impl RecordHeader {
 // The header of a transaction, and the hash over its records. All logs that keep records of page changes share this
 // code.
 
-/// The number of bits for the generation in hashes and commit marks. [`above`] mixes the higher bits into them.
+/// How many low bits of the generation are in hashes and commit marks as they are. [`above`] mixes the higher bits in.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Size of a transaction header in bytes.
@@ -138,8 +138,8 @@ impl TxHeader {
         out
     }
 
-    /// Reads a header. The caller must check the mark before this call, and the hash after it has read the records. The
-    /// first record names the transaction's first frame.
+    /// Reads a header, but does not check it. The caller must have checked the mark already, and must check the hash
+    /// after it has read the records. The number of the transaction's first frame is in the first record.
     #[must_use]
     pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! SQLite's own write-ahead log, as far as Duralite needs it to serve the log's bytes to SQLite: the 32-byte header,
-//! the 24-byte frame header and the cumulative checksum (sqlite.org/fileformat2.html, section 4).
+//! The format of SQLite's own write-ahead log (sqlite.org/fileformat2.html, section 4): the 32-byte header, the 24-byte
+//! frame header and the cumulative checksum. Duralite needs them because SQLite reads the log as a file of this format.
 
 use crate::FormatError;
 use crate::bytes::{put, u32_be};
@@ -90,7 +90,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads a frame header. Any bytes are a valid frame header.
+    /// Reads a frame header. Every sequence of bytes can be read as a frame header, so this cannot fail.
     #[must_use]
     pub fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Self {
         Self {

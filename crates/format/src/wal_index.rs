@@ -1,9 +1,10 @@
 //! SQLite's wal-index, in the byte order of the machine (sqlite.org/walformat.html). The version is 3007000, which all
 //! SQLite versions since 3.7 write.
 //!
-//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table that
-//! leads from a page to its frames. In the first region a header of 136 bytes replaces 34 page numbers. This header contains
-//! SQLite's own header twice, the number of frames that checkpoints have written to the database, and the readers' marks.
+//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table for
+//! finding the frames of a page. The first region begins with a header of 136 bytes, and has 34 page numbers less. This
+//! header contains SQLite's own header twice, the number of frames that checkpoints have written to the database, and
+//! the readers' marks.
 
 use crate::sqlite_wal::{Checksum, WalHeader};
 
@@ -22,7 +23,7 @@ const BACKFILLED: usize = 96;
 pub struct WalIndex {
     /// The number of committed frames in the log.
     pub frames: u32,
-    /// The number of frames, from the first on, that a checkpoint has written to the database.
+    /// How many frames checkpoints have written to the database, counted from the first frame.
     pub backfilled: u32,
     /// Size of the database in pages.
     pub db_pages: u32,
@@ -47,29 +48,30 @@ impl WalIndex {
     }
 }
 
-/// The number of words in SQLite's header, of which the first region has two copies.
+/// The number of words in SQLite's header. The first region has two copies of this header.
 pub const HEADER_WORDS: usize = 12;
-/// The word of a header that says how many frames are committed.
+/// The index, in a header, of the word that says how many frames are committed.
 pub const FRAMES_WORD: usize = FRAMES / 4;
-/// The word of the first region that says how many frames a checkpoint has written to the database.
+/// The index, in the first region, of the word that says how many frames checkpoints have written to the database.
 pub const BACKFILLED_WORD: usize = BACKFILLED / 4;
-/// The word of the first region that holds the first of the [`MARKS`] readers' marks.
+/// The index, in the first region, of the word with the first of the [`MARKS`] readers' marks.
 pub const FIRST_MARK_WORD: usize = BACKFILLED_WORD + 1;
 /// The number of readers' marks.
 pub const MARKS: usize = 5;
-/// The word of the first region that says up to which frame a checkpoint has tried to write.
+/// The index, in the first region, of the word that says up to which frame a checkpoint has tried to write.
 pub const ATTEMPTED_WORD: usize = 32;
 /// The value of a mark that no reader uses.
 pub const MARK_NOT_USED: u32 = u32::MAX;
-/// The number of slots in a region's hash table. A slot holds 0, or the number of a frame within the region, from 1.
+/// The number of slots in a region's hash table. A slot holds the number of a frame, counted from 1 within the region,
+/// or 0 if it is empty.
 pub const HASH_SLOTS: usize = 8192;
 /// The offset of a region's hash table, in bytes.
 pub const HASH_OFFSET: usize = 16_384;
-/// The number of frames whose page numbers the first region holds.
+/// How many page numbers the first region holds, one for each frame.
 const FRAMES_OF_FIRST: u32 = 4062;
-/// The number of frames whose page numbers any other region holds.
+/// How many page numbers every other region holds.
 const FRAMES_OF_OTHERS: u32 = 4096;
-/// Words of the first region before its page numbers.
+/// How many words the first region has before its page numbers.
 const WORDS_BEFORE_PAGES: usize = WAL_INDEX_BYTES / 4;
 
 /// The place of a frame in the wal-index.
@@ -79,7 +81,7 @@ pub struct Place {
     pub region: u32,
     /// The number of the last frame before this region.
     pub before: u32,
-    /// The word of the region that holds the page number of the region's first frame.
+    /// The index, in the region, of the word with the page number of the region's first frame.
     pub first_word: usize,
 }
 
@@ -114,8 +116,8 @@ pub fn first_slot(page: u32) -> usize {
 pub struct IndexHeader([u32; HEADER_WORDS]);
 
 impl PartialEq for IndexHeader {
-    /// Compares in a loop. Each transaction compares several times, and a call of the C library's `memcmp` would take
-    /// longer.
+    /// Compares in a loop, which takes less time than a call of the C library's `memcmp`. Each transaction compares
+    /// several headers.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).fold(0, |differs, (own, its)| differs | (own ^ its)) == 0
@@ -175,9 +177,8 @@ impl IndexHeader {
         [self.0[8], self.0[9]]
     }
 
-    /// Returns the same header after a commit. `frames` and `db_pages` are the values after the commit. The checksum of
-    /// the last frame is zeros in the new header, because nobody has computed it. Zeros mean that the checksum is
-    /// unknown.
+    /// Returns the same header after a commit. `frames` and `db_pages` are the values after the commit. In place of the
+    /// last frame's checksum the new header has zeros, which mean that nobody has computed this checksum.
     #[must_use]
     pub fn after_commit(&self, page_bytes: u32, frames: u32, db_pages: u32) -> Self {
         let mut words = self.0;
@@ -198,8 +199,9 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// Returns the header of a wal-index that only one connection sees. The header has this many frames, this salt and
-    /// this change counter. The page size and the database size are those of `self`.
+    /// Returns the header of a private wal-index, which only one connection sees. The header says that the log has
+    /// `frames` frames, and has this change counter and this salt. The page size and the database size are those of
+    /// `self`.
     #[must_use]
     pub fn private(&self, frames: u32, change: u32, salt: [u32; 2]) -> Self {
         let mut words = self.0;

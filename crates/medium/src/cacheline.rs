@@ -1,7 +1,7 @@
 //! Instructions that write cache lines back to memory.
 //!
-//! They are written as inline assembly. The compiler must assume that such code accesses any memory, so it
-//! moves no store past an instruction.
+//! The instructions are written as inline assembly. The compiler must assume that inline assembly may access
+//! any memory. So it does not move a store from before such an instruction to after it, or back.
 #![allow(unsafe_code)] // cache-line instructions take addresses
 
 use crate::LINE_BYTES;
@@ -21,7 +21,8 @@ pub enum FlushInstruction {
     /// The Arm instruction that cleans the line to the point of coherency (the paper's `dccmvac`). Not tested
     /// on hardware.
     DcCvac,
-    /// No instruction is known for this machine, so nothing that needs a flush can be promised.
+    /// No such instruction is known for this machine. So no guarantee that needs flushed lines can be given
+    /// here.
     None,
 }
 
@@ -117,7 +118,7 @@ pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8
     }
 }
 
-/// Waits until the memory has accepted every line that was flushed or streamed before.
+/// Waits until the memory has accepted every line that this thread has flushed or streamed before the call.
 #[inline(always)]
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -141,8 +142,8 @@ pub(crate) fn fence() {
 ///
 /// # Safety
 ///
-/// `to` is aligned to a line and valid for writing, and `from` is valid for reading, both for `lines` lines.
-/// They do not overlap. The processor has the instruction.
+/// `to` is aligned to a line and valid for writing `lines` lines. `from` is valid for reading `lines` lines.
+/// The two ranges do not overlap. The processor has the instruction.
 pub(crate) unsafe fn stream_lines(instruction: FlushInstruction, to: *mut u8, from: *const u8, lines: u64) {
     #[cfg(target_arch = "x86_64")]
     {

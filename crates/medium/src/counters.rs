@@ -3,8 +3,8 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of the operations on a medium through one object. The difference between two values counts what
-/// was done between reading them.
+/// Counts of the operations on a medium through one object. To count what a piece of work does, read the
+/// counts before and after it, and subtract.
 ///
 /// Counts are exact as long as one thread at a time uses the object. If several threads store or read at the
 /// same time, some counts may be lost.
@@ -60,9 +60,10 @@ const SHARDS: usize = 16;
 
 /// Counters that are kept with plain loads and stores.
 ///
-/// No count is lost as long as one thread at a time counts in a shard. An atomic addition would lose none
-/// even with several threads, but would cost more than the flush that it counts. Threads count in separate
-/// shards, because moving a cache line between two cores that write it takes longer than the counted store.
+/// No count is lost as long as one thread at a time counts in a shard. An atomic addition would lose no count
+/// even with several threads, but would cost more than the flush that it counts. Threads usually count in
+/// separate shards, because if two cores write the same cache line, moving the line between them takes longer
+/// than the store that is counted.
 #[derive(Debug, Default)]
 pub(crate) struct CounterCells {
     shards: [Shard; SHARDS],

@@ -1,18 +1,21 @@
 //! Mappings of files that another program may truncate.
 //!
-//! Suppose that a process touches a page of a mapping that the file no longer has, or for which the file
-//! system has no space. The kernel then sends SIGBUS, which ends the process. With a [watched](Watched)
-//! mapping the process survives, because the handler maps zeros over the rest of the mapping and marks the
-//! mapping as cut. The code that made the access checks for the mark afterwards (invariant 19).
+//! If a program truncates a file while a process has it mapped, an access to a missing page makes the kernel
+//! send SIGBUS, which ends the process. The same happens if the file system has no space for the page. If the
+//! mapping is [watched](Watched), the process survives: this module's signal handler maps zeros over the rest
+//! of the mapping, and marks the mapping as cut. The code that made the access checks the mark afterwards
+//! (invariant 19).
 //!
-//! The handler is installed when the first mapping is watched. Before that, the process's signal handling is
-//! not changed. The handler deals only with faults inside watched mappings of this process. It passes every
-//! other SIGBUS on to the action that was set before: a handler with or without `SA_SIGINFO`, the default
-//! action, or none. Both handlers run on the thread's signal stack if the thread has one.
+//! The handler is installed when the first mapping is watched. Until then, this library does not change the
+//! process's signal handling. The handler deals only with faults inside watched mappings of this process. It
+//! passes every other SIGBUS on to the action that the process had before this handler: another handler with
+//! or without `SA_SIGINFO`, the default action, or none. Both handlers run on the thread's signal stack if
+//! the thread has one.
 //!
-//! If the application installs its own handler later, the kernel calls that handler first. This module's
-//! handler is then reached only if the application's handler passes on faults that it does not know.
-//! Otherwise the protection is gone: SIGBUS ends the application as it would without this library.
+//! If the application installs its own handler later, the kernel calls that handler first. If the
+//! application's handler passes on the faults that it does not know, this module's handler still gets them.
+//! Otherwise the mappings are no longer protected, and SIGBUS ends the application as it would without this
+//! library.
 //!
 //! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.
@@ -26,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// A watched mapping, or a free place for one. A free place has a `start` of 0.
+/// An entry for a watched mapping. The entry is free if `start` is 0.
 struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -36,7 +39,7 @@ struct Place {
 
 impl Place {
     const FREE: usize = 0;
-    /// The value of `start` while a thread is about to fill in the place.
+    /// The value of `start` while a thread fills in the entry.
     const TAKEN: usize = 1;
 
     const fn new() -> Self {
@@ -88,8 +91,8 @@ fn take_place() -> &'static Place {
     }
 }
 
-/// A mapping whose process survives a truncation of the file. The owner must drop this value before it unmaps
-/// the mapping.
+/// The watching of a mapping: as long as this value exists, the process survives a truncation of the
+/// mapping's file. The owner must drop this value before it unmaps the mapping.
 pub(crate) struct Watched(&'static Place);
 
 impl Watched {
@@ -101,13 +104,13 @@ impl Watched {
         place.cut.store(false, Ordering::Relaxed);
         place.end.store(start + bytes, Ordering::Relaxed);
         // A forked child inherits this entry but not the mapping, and may map something else at this address.
-        // So the entry has the pid, and the handler ignores the entry in any other process.
+        // So the entry has the pid of this process, and the handler ignores the entry in every other process.
         place.process.store(own_pid(), Ordering::Relaxed);
         place.start.store(start, Ordering::Release);
         Self(place)
     }
 
-    /// Returns whether an access to the mapping has found no page of the file.
+    /// Returns whether an access to the mapping has found that a page of the file is missing.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.0.cut.load(Ordering::Acquire)
@@ -125,8 +128,8 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The action for SIGBUS that was set before this library's. [`install`] writes it once, before it installs
-/// the handler.
+/// The action for SIGBUS that the process had before this library's. [`install`] writes it once, before it
+/// installs the handler.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: `install` writes the value before it sets `INSTALLED`, and all other code only reads it after that.
@@ -150,7 +153,8 @@ fn install() {
             let mut ours: libc::sigaction = std::mem::zeroed();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_sigbus;
             ours.sa_sigaction = handler as *const () as usize;
-            // Keep the signal mask of the previous handler, for calls that are passed on to it.
+            // Use the signal mask of the previous handler, so that it is in force when this handler calls the
+            // previous one.
             ours.sa_mask = before.sa_mask;
             let kept = before.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | kept;
@@ -192,8 +196,7 @@ fn survive(address: usize) -> bool {
     // SAFETY: the call takes only the name of a constant.
     let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let page = address - address % page_bytes;
-    // Map the rest of the mapping. The system may refuse that much memory, although none of it is used. In
-    // that case map only the one page.
+    // Map the rest of the mapping. If the system refuses to map so much memory, map only the one page.
     put_zeros(page, place.end.load(Ordering::Relaxed) - page) || put_zeros(page, page_bytes)
 }
 
@@ -218,8 +221,8 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     match before.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // At a fault the kernel ends a process even if the process ignores SIGBUS. So an ignored fault
-            // gets the default action too.
+            // The kernel ends a process at a fault even if the process ignores SIGBUS. So this handler too
+            // treats "ignore" like the default action if the signal is a fault.
             // SAFETY: the calls set the default action in place of this handler. A fault is repeated when
             // this handler returns. A signal that a process has sent must be raised again, and is delivered
             // when this handler returns.

@@ -1,4 +1,4 @@
-//! How far a store has to get to survive a power loss, according to the platform.
+//! How far a store has to get on its way to the memory to survive a power loss, as the platform reports it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -39,7 +39,7 @@ pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
 
 /// Returns the persistence domain of a block device, as reported by the sysfs that is mounted at `sysfs`. A
 /// partition or a namespace is a directory below its region
-/// (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A device-mapper device is only as safe as the least
+/// (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A device-mapper device has the domain of the least
 /// safe of its parts.
 fn of_device(sysfs: &Path, major: u32, minor: u32) -> PersistenceDomain {
     let device = sysfs.join(format!("dev/block/{major}:{minor}"));

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Returns the system's words for an error. Adds what to do about the error if the system's words do not say
-/// it.
+/// Returns the system's text for an error. For some errors adds what the user can do, which the system's text
+/// does not say.
 #[must_use]
 pub fn in_words(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {
@@ -60,9 +60,9 @@ pub enum MediumError {
         /// The error that the call returned.
         source: Errno,
     },
-    /// An access to the mapping found no page of the file, because another program truncated the file while
-    /// it was mapped, or because the file lost the page. The contents of the mapping from the missing page on
-    /// are not valid.
+    /// An access to the mapping found that a page of the file is missing, because another program truncated
+    /// the file while it was mapped, or because the page cannot be read. The contents of the mapping from the
+    /// missing page on are not valid.
     #[error("another program truncated {} while it was open, or a part of it cannot be read", path.display())]
     Cut {
         /// The file.
@@ -85,8 +85,8 @@ pub enum MediumError {
 }
 
 impl MediumError {
-    /// Returns whether a flush has failed. After that, nothing is known about the data written before the
-    /// flush.
+    /// Returns whether a flush has failed. After a failed flush, nothing is known about the data that was
+    /// written before it.
     #[must_use]
     pub fn is_failed_flush(&self) -> bool {
         matches!(self, Self::Io { op: "fsync" | "fdatasync", .. })

@@ -1,4 +1,4 @@
-//! Added latency: by how much an emulated medium is slower than the memory itself.
+//! Added latency: the time by which an emulated medium is slower than the memory that emulates it.
 #![allow(unsafe_code)] // the time stamp counter is read with an intrinsic
 
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub struct Latency {
     /// The time added for each line of a non-temporal store, in nanoseconds. If it is `None`, `write_ns`
     /// applies.
     pub stream_ns: Option<u32>,
-    /// The number of lines for which the memory's write-pending queue has room. The memory works on all lines
+    /// How many lines fit into the write-pending queue of the emulated memory. The memory works on all lines
     /// in the queue at once, and each line takes its own latency. A thread waits for a line only while the
     /// queue is full, and a fence waits until the queue is empty. With 0 there is no queue, and the thread
     /// waits for the latency of each line.
@@ -31,7 +31,7 @@ impl Latency {
         self.stream_ns.unwrap_or(self.write_ns)
     }
 
-    /// Returns whether no latency is added. A queue alone adds none.
+    /// Returns whether all added times are 0. The length of the queue does not matter for that.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         Self { queue_lines: 0, ..*self } == Self::default()
@@ -44,7 +44,7 @@ pub(crate) struct LatencyCell {
     write_ns: AtomicU32,
     fence_ns: AtomicU32,
     read_ns: AtomicU32,
-    /// The latency of a line of a non-temporal store, in nanoseconds, plus 1. 0 stands for `None`.
+    /// The latency of a line of a non-temporal store in nanoseconds, plus 1; 0 stands for `None`.
     stream_ns: AtomicU64,
     queue_lines: AtomicU32,
 }
@@ -85,13 +85,13 @@ fn ticks_per_ns() -> u64 {
     *TICKS_PER_NS.get_or_init(calibrate)
 }
 
-/// Calibrates the clock now, so that the first wait does not take longer than later ones.
+/// Calibrates the clock now. Otherwise the first wait would do that, and take longer than later waits.
 pub(crate) fn calibrate_clock() {
     ticks_per_ns();
 }
 
-/// Returns the time by the clock of the waits. This clock is the time stamp counter, or the system's clock in
-/// nanoseconds if there is no reliable counter.
+/// Returns the time by the clock that this module uses for its waits. This clock is the time stamp counter,
+/// or the system's clock in nanoseconds if the machine has no reliable counter.
 pub(crate) fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
 
@@ -123,7 +123,7 @@ pub(crate) fn spin_from(start: u64, wait: u64) {
         while now().wrapping_sub(start) <= wait {}
         return;
     }
-    // Spin without a pause instruction, because a single one takes longer than many of these waits.
+    // Spin without a pause instruction, because one pause instruction takes longer than many of these waits.
     while ticks().wrapping_sub(start) <= wait {}
 }
 
@@ -138,7 +138,8 @@ fn calibrate() -> u64 {
     if known < 0x8000_0007 || __cpuid(0x8000_0007).edx & INVARIANT == 0 {
         return 0;
     }
-    // Use the median of several rounds, because a preemption between reading the two clocks spoils a round.
+    // Use the median of several rounds, because a round is wrong if the thread is preempted between reading
+    // the two clocks.
     let mut rates = [0u64; 5];
     for rate in &mut rates {
         let (clock, first) = (Instant::now(), ticks());

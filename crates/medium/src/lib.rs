@@ -1,6 +1,6 @@
 //! Byte-addressable persistent memory (NVRAM) behind one trait, [`Nvm`], and two other media: [`block`]
-//! (preallocated files) and [`Segment`] (memory that processes share). [`process`] tells a process from its
-//! children.
+//! (preallocated files) and [`Segment`] (memory that processes share). With [`process`], code can tell
+//! whether it runs in the process that opened a handle or in a child of that process.
 //!
 //! Every effect that a log has on persistent memory goes through [`Nvm`]. Bytes are *stored* through the
 //! cache, their lines are *flushed*, and a *fence* makes what was flushed durable. So the same engine code
@@ -92,19 +92,19 @@ impl fmt::Display for Guarantee {
 ///   [`store_u64`](Nvm::store_u64), may become durable in any order.
 /// - Stores to one line become durable in the order of the calls.
 ///
-/// If caches are in the persistence domain ([`is_durable_on_store`](Nvm::is_durable_on_store)), a store is
-/// durable without a flush, and a flush does nothing. The store *is* durable once a fence after it has
-/// returned. It never becomes durable later than a store that follows the fence.
+/// If caches are in the persistence domain ([`is_durable_on_store`](Nvm::is_durable_on_store)), a store needs
+/// no flush, and a flush does nothing. The store *is* durable when a fence after the store has returned. A
+/// store before a fence becomes durable before every store after the fence.
 ///
 /// The death of a process loses none of its stores.
 ///
 /// # Sharing
 ///
 /// The caller's locks ensure that each byte has one writer at a time, and that a reader reads a byte only
-/// after it was told that the byte is written. Threads and processes may write different bytes at the same
-/// time, even different words of one line, while others read other bytes. A reader that has loaded a word
-/// written by `store_u64` sees every `store` that the writer made before it. Only [`fence`](Nvm::fence)
-/// orders streamed bytes.
+/// after the writer has announced that the byte is written. Threads and processes may write different bytes
+/// at the same time, even different words of one line, while others read other bytes. A reader that has
+/// loaded a word written by `store_u64` sees every `store` that the writer made before it. Only
+/// [`fence`](Nvm::fence) orders streamed bytes.
 ///
 /// A flush covers stores to the line by any thread. A fence waits only for the flushes of the thread that
 /// calls it.
@@ -114,10 +114,11 @@ impl fmt::Display for Guarantee {
 /// Every method that takes a range and returns no [`Result`] panics if the range is not inside
 /// [`len`](Nvm::len). So the caller must check a position that it has read from the medium before using it.
 pub trait Nvm: Send + Sync + fmt::Debug {
-    /// Returns the number of bytes that the medium backs, as this process last learnt it.
+    /// Returns how many bytes of the medium have storage, as far as this process knows. Another process may
+    /// have changed the length since.
     fn len(&self) -> u64;
 
-    /// Returns whether the medium backs nothing yet.
+    /// Returns whether no byte of the medium has storage yet.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -139,8 +140,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn grow(&self, len: u64) -> Result<(), MediumError>;
 
     /// Truncates the medium, and its file, to `len` bytes. Does nothing if the medium is not longer than
-    /// that. No process may be using the removed part, because [`len`](Nvm::len) does not change in other
-    /// processes.
+    /// that. No process may be using the removed part, because other processes still get the old length from
+    /// [`len`](Nvm::len).
     ///
     /// On return the file has the new length for every process. The new length is durable after the file's
     /// next sync.
@@ -150,9 +151,9 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// An error of the file system. The length then does not change.
     fn shrink(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Checks that every byte read or stored so far existed in the file. If another program truncates the
-    /// file, the process survives only on a medium that can prevent SIGBUS, and whatever it has read since
-    /// the truncation is not valid.
+    /// Checks that every byte that was read or stored until now existed in the file. If another program
+    /// truncates the file, the process survives only on a medium that can prevent SIGBUS. Even then, what the
+    /// process has read since the truncation is not valid.
     ///
     /// # Errors
     ///
@@ -177,8 +178,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// Copies the bytes from `at` on into `buf`.
     fn read(&self, at: u64, buf: &mut [u8]);
 
-    /// Returns the first offset from `at` on at which there may be something other than zeros, or the end of
-    /// the medium. Returns `at` itself if the medium cannot tell.
+    /// Searches from `at` on for bytes that may be other than zeros. Returns the offset of the first such
+    /// byte, or the end of the medium if there is none. Returns `at` itself if the medium cannot tell.
     fn next_data(&self, at: u64) -> u64 {
         at
     }
@@ -216,8 +217,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
     /// Stores bytes: whole lines of the range with non-temporal stores, and the rest with ordinary stores and
-    /// flushes. The bytes are durable after the next fence. Other processes are sure to see the bytes only
-    /// after that fence.
+    /// flushes. The bytes are durable after the next fence. Before that fence, other processes may not see
+    /// the bytes yet.
     fn stream(&self, at: u64, bytes: &[u8]);
 
     /// Starts writing back every line that the range touches. The lines are durable after the next fence. An
@@ -246,8 +247,8 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// [`MediumError::Unsupported`] if the file system cannot punch holes.
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError>;
 
-    /// Puts storage again behind a range whose space [`system_free`](Nvm::system_free) gave back. As after
-    /// [`grow`](Nvm::grow), no later store into the range can fail. The range may end inside
+    /// Reserves storage again for a range whose space [`system_free`](Nvm::system_free) has given back. As
+    /// after [`grow`](Nvm::grow), no later store into the range can fail. The range may end inside
     /// [`len`](Nvm::len) or beyond it.
     ///
     /// # Errors
@@ -257,7 +258,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
         self.system_allocate(at, len)
     }
 
-    /// Returns the counts of what was done through this object so far.
+    /// Returns the counts of what has been done through this object.
     fn counters(&self) -> Counters;
 
     /// Returns what survives once [`fence`](Nvm::fence) has returned.
@@ -270,7 +271,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// takes some milliseconds.
     fn set_latency(&self, latency: Latency);
 
-    /// Returns the added latency in force.
+    /// Returns the latency that is added now.
     fn latency(&self) -> Latency;
 }
 

@@ -40,9 +40,9 @@ use crate::{
 pub struct FileNvm {
     views: Views,
     capacity: u64,
-    /// The number of bytes known to be backed. Only [`Nvm::shrink`] reduces it.
+    /// How many bytes have storage, as far as this object knows. Only [`Nvm::shrink`] reduces this number.
     len: AtomicU64,
-    /// The `SLOW_*` bits that are set. Each of them keeps calls off the fast path.
+    /// The `SLOW_*` bits of this mapping. If a bit is set, some calls have to do extra work.
     slow: AtomicU8,
     instruction: FlushInstruction,
     persistency: Persistency,
@@ -73,9 +73,9 @@ impl FileNvm {
     /// # Errors
     ///
     /// [`MediumError::NotDax`] if direct access was requested and the file system does not have it.
-    /// [`MediumError::Unsupported`] if the machine has no instruction to flush what direct access needs
-    /// flushed, if direct access was requested with a model other than [`Persistency::X86`], or if the
-    /// capacity exceeds the address space. Or an error of the system.
+    /// [`MediumError::Unsupported`] if direct access needs flushes and the machine has no instruction for
+    /// them, if direct access was requested with a model other than [`Persistency::X86`], or if the capacity
+    /// exceeds the address space. Or an error of the system.
     pub fn map(file: impl Into<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         Self::map_open(Arc::new(file.into()), path, options)
     }
@@ -147,7 +147,7 @@ impl FileNvm {
         covered.map_err(|errno| MediumError::from_errno("mmap", errno))
     }
 
-    /// Returns the address of a range, which must be inside the backed bytes.
+    /// Returns the address of a range. All bytes of the range must have storage.
     #[inline(always)]
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let backed = self.len.load(Ordering::Acquire);
@@ -170,7 +170,7 @@ impl FileNvm {
         self.slow.load(Ordering::Relaxed) & reasons != 0
     }
 
-    /// Does what a store requires off the fast path, except for the store itself.
+    /// Does the extra work of a store that a `SLOW_*` bit requires. Does not store anything.
     #[cold]
     fn store_slowly(&self, at: u64, len: u64) {
         assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
@@ -245,7 +245,7 @@ impl FileNvm {
         }
     }
 
-    /// Backs `from..to`, makes the file's size durable, and publishes the new length.
+    /// Reserves storage for `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
         // Map first, because blocks that cannot be mapped would be of no use.
@@ -263,8 +263,8 @@ impl FileNvm {
         Ok(())
     }
 
-    /// Takes the page faults of a range now. With direct access, each page fault could otherwise commit the
-    /// file system's journal in the middle of a transaction.
+    /// Causes the page faults of a range now, so that later accesses cause none. With direct access, a page
+    /// fault can commit the file system's journal, and that must not happen in the middle of a transaction.
     fn populate(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let page = rustix::param::page_size() as u64;
         let start = from - from % page;
@@ -274,7 +274,8 @@ impl FileNvm {
         let populated =
             unsafe { rustix::mm::madvise(address.cast(), (to - start) as usize, Advice::LinuxPopulateWrite) };
         match populated {
-            // Kernels before 5.14 do not know the advice. There the page faults come later.
+            // Kernels before 5.14 do not know this advice. On them, the page faults happen at the first
+            // accesses.
             Ok(()) | Err(Errno::INVAL | Errno::FAULT | Errno::INTR | Errno::AGAIN) => Ok(()),
             Err(e) => Err(MediumError::from_errno("madvise", e)),
         }
@@ -490,7 +491,7 @@ impl Nvm for FileNvm {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let backed = self.len();
         if end > backed {
-            // Everything below the new end has to be backed, not only this range.
+            // Everything below the new end must have storage, not only this range.
             self.back(at.min(backed), end)
         } else {
             self.fallocate(FallocateFlags::empty(), at, len)
@@ -698,11 +699,11 @@ pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     }
 }
 
-// The views of a file. A view maps the beginning of the file, as far as it was needed when the view was made.
-// If that is no longer enough, the file is mapped again at another address.
+// The views of a file. A view is a mapping of the file from its first byte on. When a caller needs more of
+// the file than the longest view has, this code makes a longer view at another address.
 
-/// The largest number of views of a file. This is enough, because each view, except the last, is at least
-/// twice as long as the previous one (if the address space has room for that).
+/// The largest number of views of a file. This is enough if the address space has room: then each view,
+/// except the last, is at least twice as long as the previous one.
 const MOST_VIEWS: usize = 48;
 
 /// How views are mapped.
@@ -762,9 +763,9 @@ impl Views {
         Ok(views)
     }
 
-    /// Returns the address at which the file's first byte is mapped. [`Views::cover`] must be called for a
-    /// length before that length is published. Then a thread that has learnt the length finds at least that
-    /// many bytes here.
+    /// Returns the address at which the file's first byte is mapped. A thread that knows the published length
+    /// finds at least that many bytes here, because a caller must call [`Views::cover`] for a length before
+    /// it publishes that length.
     #[inline(always)]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Acquire)
@@ -798,15 +799,16 @@ impl Views {
         Ok(())
     }
 
-    /// Returns whether an access through any of the views has found no page of the file.
+    /// Returns whether an access through one of the views has found that a page of the file is missing.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         let mut all = self.all.iter().map_while(OnceLock::get);
         self.how.watched && all.any(|view| view.watched.as_ref().is_some_and(Watched::is_cut))
     }
 
-    /// Forgets the views. Unmaps them only if this process has made them. A child does not have these
-    /// mappings, and may have other mappings at their addresses.
+    /// Removes the views from this object, and unmaps them if this process has made them. A child must not
+    /// unmap them, because it has not inherited these mappings, and may have other mappings at their
+    /// addresses.
     pub(crate) fn end(&mut self, is_own: bool) {
         for mut view in self.all.iter_mut().filter_map(OnceLock::take) {
             // Stop watching first, because another mapping may soon be at this address.

@@ -8,8 +8,8 @@ pub struct MapOptions {
     /// The largest number of bytes of the file that the medium uses. The file may be shorter. If the file is
     /// longer, the medium does not use the rest.
     pub capacity: u64,
-    /// The number of bytes of address space to reserve at first; `None` for the capacity. When the file
-    /// outgrows its mapping, the medium makes a new mapping twice as long as needed.
+    /// How many bytes of address space to reserve at first; `None` means as many as `capacity`. When the file
+    /// becomes longer than its mapping, the medium makes a new mapping, twice as long as needed.
     pub first_bytes: Option<u64>,
     /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a power loss.
     pub dax: bool,

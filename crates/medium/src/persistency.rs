@@ -1,4 +1,4 @@
-//! Persistency models, which say which stores become durable when (paper, section 4.4).
+//! Persistency models (paper, section 4.4). A model says when, and in which order, stores become durable.
 
 use std::fmt;
 use std::str::FromStr;

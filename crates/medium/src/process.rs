@@ -1,17 +1,16 @@
-//! Identifies the calling process. By this identity, a handle that was made before a fork recognises that it
-//! is in a child.
+//! Identifies the calling process. By comparing identities, a handle can recognise that it was made before a
+//! fork and is now used in a child.
 //!
-//! A child has the memory and the descriptors of its parent, but none of its kernel locks. Whatever was
-//! opened before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
-//! was made, and before each operation compares it with the current one. The comparison takes no system call.
-//! The process's number is in a page that the kernel clears in every child, even in one made by a bare
-//! `clone`.
+//! A child has the memory and the descriptors of its parent, but not the parent's locks. What the parent
+//! opened before the fork still belongs to the parent. So every handle remembers the [`ProcessId`] of the
+//! process that made it, and before each operation compares that id with the current one. The comparison
+//! needs no system call, because the process's number is in a page that the kernel clears in every child,
+//! even in a child made by a bare `clone`.
 //!
 //! A lock of an open file description lasts as long as any process has a descriptor of that description. So a
-//! child that kept the parent's descriptors would keep the parent's locks after the parent's death.
-//! Descriptors that carry locks are therefore registered ([`OwnFile`]), and the child closes them. A
-//! `pthread_atfork` handler does so at once. If no such handler runs, the child closes them when it first
-//! asks for its `ProcessId`.
+//! child that kept the parent's descriptors would keep the parent's locks after the parent's death. Therefore
+//! [`OwnFile`] registers each descriptor that carries locks, and the child closes these descriptors: in a
+//! `pthread_atfork` handler, or, if no such handler runs, when it first asks for its `ProcessId`.
 //!
 //! Mappings keep descriptions open too, so children do not inherit mappings ([`keep_from_children`]). The
 //! wal-index is an exception. When SQLite in a child rolls back an inherited transaction, it reads and writes
@@ -67,11 +66,12 @@ static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
 /// Whether the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
 /// instead of reading the page.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
-/// The last number that was given to a process. A child inherits this value and counts on from it, so a
-/// child's number is larger than its parent's.
+/// The highest number that this process or a process that it was forked from has used as its own. A child
+/// inherits this value, and takes the next number for itself. So a child's number is larger than its
+/// parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The kernel's id of the process to which the number belongs. [`look_closely`] uses this id only if the
-/// kernel does not clear the page.
+/// The pid of the process that has the number in the page. [`look_closely`] uses this pid only if the kernel
+/// does not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
@@ -127,13 +127,14 @@ fn prepare() -> NonNull<u64> {
     NonNull::new(word).unwrap_or(NonNull::dangling())
 }
 
-/// The gate that counts descriptors that are being opened and are not registered yet.
+/// The gate for opening descriptors: a fork waits until every descriptor that is being opened is registered.
 static OPENING: Gate = Gate::new(Duration::from_millis(100));
-/// The gate that counts this library's threads that are at work without the application's knowledge.
+/// The gate for the threads that this library has started without the application's knowledge: a fork waits
+/// until none of them is at work.
 static WORKING: Gate = Gate::new(Duration::from_secs(2));
 
 extern "C" fn before_fork() {
-    // Wait first for the threads at work, because they open descriptors.
+    // Wait first for the library's own threads, because they may open descriptors.
     WORKING.before_fork();
     OPENING.before_fork();
 }
@@ -146,8 +147,8 @@ extern "C" fn after_fork() {
 extern "C" fn after_fork_in_child() {
     OPENING.after_fork_in_child();
     WORKING.after_fork_in_child();
-    // The kernel has cleared the word already. But an emulated machine may claim to clear pages in children,
-    // and not clear them.
+    // Usually the kernel has cleared the word already. But a machine emulator may accept the request to clear
+    // the page in children, and then not clear it.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
         // SAFETY: as in `current`. The child has one thread.
@@ -156,8 +157,8 @@ extern "C" fn after_fork_in_child() {
     let _ = ProcessId::current();
 }
 
-/// A list of descriptors that carry locks, or of mappings. Each entry names the process that registered it. 0
-/// marks a free place.
+/// A list of descriptors that carry locks, or of mappings. Each entry also has the number of the process that
+/// registered it. An entry of 0 is free.
 struct Registered {
     places: [AtomicU64; 256],
     next: AtomicPtr<Registered>,
@@ -229,8 +230,8 @@ fn unregister(table: &'static Registered, entry: u64) {
     }
 }
 
-/// Closes inherited descriptors and copies inherited mappings, in the child with this number. Does only what
-/// is allowed between `fork` and `exec`.
+/// In the child with this number: closes the inherited descriptors, and replaces the inherited mappings by
+/// copies. Does only what is allowed between `fork` and `exec`.
 fn close_inherited(number: u64) {
     for place in REGISTERED.places() {
         let found = place.load(Ordering::Acquire);
@@ -290,9 +291,9 @@ unsafe fn unshare(base: *mut libc::c_void) {
     let bytes = piece_bytes();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the new mapping is at an address that the kernel chooses. It is filled from the old mapping and
-    // then moved over it, as the caller permits. The copy may tear stores of other processes, but nothing
-    // relies on those stores.
+    // SAFETY: the kernel chooses the address of the new mapping. This code then copies the old mapping into
+    // it, and moves it over the old mapping, which the caller permits. Another process may store into the old
+    // mapping during the copying, so the copy may have half of a store, but nothing relies on such stores.
     unsafe {
         let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
         if copy != libc::MAP_FAILED {
@@ -324,9 +325,9 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
 
 /// A file whose locks belong to this process. A child closes the descriptor that it inherits.
 ///
-/// The last handle of an open file releases the file's locks before it closes the file. Closing alone would
-/// not release them if another thread is just starting a process (`posix_spawn`, `vfork`). That process has
-/// the descriptors until it executes its program, and no fork handler closes them there.
+/// The last handle of an open file releases the file's locks before it closes the file. Closing the file is
+/// not enough if another thread is just starting a process (`posix_spawn`, `vfork`). Until it executes its
+/// program, that process has the descriptors too, and no fork handler closes them in it.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
@@ -454,8 +455,8 @@ impl Drop for ForksWait {
     }
 }
 
-/// Keeps children from inheriting a mapping, because an inherited mapping would keep the open file in
-/// existence, and with it the file's locks.
+/// Prevents children from inheriting a mapping. An inherited mapping would keep the open file description
+/// alive, and so would keep its locks.
 ///
 /// # Safety
 /// `base` and `bytes` are a mapping, or whole pages of one.
@@ -465,8 +466,8 @@ pub(crate) unsafe fn keep_from_children(base: *mut u8, bytes: usize) {
     let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
 }
 
-/// State of a process that its children do not share. A child begins with a new state, because a lock in the
-/// parent's state may be held by a thread that does not exist in the child.
+/// State that belongs to one process. A child gets a new state of its own, because in a copy of the parent's
+/// state a lock may be held by a thread that does not exist in the child.
 pub struct PerProcess<T> {
     current: AtomicPtr<(ProcessId, T)>,
 }
@@ -519,18 +520,18 @@ impl<T: Default + Send + Sync + 'static> Default for PerProcess<T> {
     }
 }
 
-// The gate at which forks and other work wait for each other.
+// The gate makes forks wait for certain work, and makes that work wait for forks.
 
-/// The value of the count while a fork is in progress.
+/// The value of `inside` while a fork is in progress.
 const FORKING: i32 = i32::MIN;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A count of threads at work that a fork must not interrupt. A fork waits until there are none, and a thread
-/// that arrives during a fork waits until the fork is over. Both wait only for a limited time, because what
-/// they wait for may hang.
+/// Counts the threads that do work which a fork must not interrupt. A fork waits until no thread does such
+/// work, and a thread that wants to begin it during a fork waits until the fork is over. Both wait only for a
+/// limited time, because the other side may hang.
 struct Gate {
     inside: AtomicI32,
-    /// The number of times that a waiting thread looks again. It sleeps for [`PAUSE`] before each look.
+    /// How often a thread sleeps for [`PAUSE`] before it stops waiting.
     patience: u32,
 }
 
@@ -539,7 +540,7 @@ impl Gate {
         Self { inside: AtomicI32::new(0), patience: (patience.as_micros() / PAUSE.as_micros()) as u32 }
     }
 
-    /// Counts the calling thread as inside. Forks wait until the thread calls [`Gate::leave`].
+    /// Begins work that a fork must not interrupt. Forks wait until the calling thread calls [`Gate::leave`].
     fn enter(&self) {
         let mut patience = self.patience;
         loop {
@@ -567,7 +568,8 @@ impl Gate {
         self.inside.fetch_sub(1, Ordering::Release);
     }
 
-    /// Waits until no thread is inside. Does only what a fork handler may do.
+    /// Waits until no thread does such work, and then keeps threads from beginning it. Does only what a fork
+    /// handler may do.
     fn before_fork(&self) {
         for _ in 0..self.patience {
             if self.inside.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -577,12 +579,12 @@ impl Gate {
         }
     }
 
-    /// Opens the gate again, in the parent.
+    /// Lets threads begin such work again, in the parent.
     fn after_fork(&self) {
         let _ = self.inside.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Opens the gate in the child, where the threads that were inside do not exist.
+    /// Lets threads begin such work in the child, where the parent's other threads do not exist.
     fn after_fork_in_child(&self) {
         self.inside.store(0, Ordering::Release);
     }

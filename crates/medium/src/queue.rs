@@ -15,7 +15,7 @@ pub(crate) struct WriteQueue {
 
 impl WriteQueue {
     /// Puts lines into a queue that has room for `depth` lines. Each line takes `service` to reach the
-    /// memory. Returns how long from `now` the last line has to wait for room.
+    /// memory. Returns the time from `now` until the last of these lines can enter the queue.
     pub(crate) fn put(&mut self, now: u64, lines: u64, service: u64, depth: u32) -> u64 {
         let room = depth.max(1) as usize;
         let mut entered = now;
@@ -52,7 +52,8 @@ mod tests {
 
     const SERVICE: u64 = 100;
 
-    /// Returns how long the write-back of the lines waits, and how long a fence after it waits.
+    /// Returns how long the thread that writes back these lines has to wait, and how long a fence after that
+    /// has to wait.
     fn whole(lines: u64, depth: u32) -> (u64, u64) {
         let mut queue = WriteQueue::default();
         let waited = queue.put(1000, lines, SERVICE, depth);

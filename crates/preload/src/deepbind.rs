@@ -3,8 +3,8 @@
 //! calls would not reach this library.
 //!
 //! The program's calls of `dlopen` come here first. If the module is linked to SQLite, this library clears
-//! the flag. The call then continues in the linker's function by a jump, so that the linker sees the program
-//! as the caller and uses the caller's search path.
+//! the flag. Then it jumps to the linker's own `dlopen`. Because it jumps and does not call, the linker sees
+//! the program as the caller, and uses the program's search path.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -79,7 +79,7 @@ fn real() -> *mut c_void {
 }
 
 /// Returns whether a file contains the name of SQLite's library. Returns `false` for a name without a slash,
-/// for which the linker would search.
+/// because the linker would search for such a file in its own directories.
 fn is_linked_to_sqlite(file: &CStr) -> bool {
     let path = OsStr::from_bytes(file.to_bytes());
     let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);

@@ -1,7 +1,7 @@
 //! The functions that programs call instead of SQLite's, and what this library does when it is loaded.
 //!
-//! Each function begins with instructions that pass its return address on as an additional argument. From
-//! that address the library learns which code has called, and so which SQLite the code means.
+//! Each function begins with instructions that pass its return address on as an additional argument. This
+//! address is in the code of the caller, so the library learns which SQLite the caller is linked to.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -40,7 +40,8 @@ macro_rules! entry {
 /// and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
-/// A name that no VFS has. SQLite puts it at the end of its error message.
+/// The name of a VFS that does not exist. An attempt to use it fails, and SQLite's error message ends with
+/// this text.
 const FAILED: &CStr = c"duralite (the reason is on standard error)";
 
 entry!(sqlite3_open, open, "rdx", "x2");
@@ -80,8 +81,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
         }
         return ffi::CANTOPEN;
     };
-    // If `duralite run` has started neither this process nor an ancestor, SQLite opens the database
-    // unchanged.
+    // If `duralite run` has started neither this process nor an ancestor of it, let SQLite open the database
+    // without Duralite.
     let registered = if orders().are_given {
         catch_unwind(|| register(&sqlite)).unwrap_or_else(|_| Err("an error in Duralite itself".to_owned()))
     } else {
@@ -89,8 +90,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     };
     if let Err(why) = registered {
         report::say(&format!("no database is opened: {why}"));
-        // SAFETY: `db` is the caller's place for the connection. With a VFS that does not exist, SQLite makes
-        // a failed connection, which has the message.
+        // SAFETY: `db` is the caller's place for the connection. The VFS does not exist, so SQLite returns a
+        // connection on which the open has failed, with an error message that contains the VFS's name.
         return unsafe { (sqlite.open_v2)(c":memory:".as_ptr(), db, ffi::OPEN_READWRITE, FAILED.as_ptr()) };
     }
     let code = open(&sqlite);
@@ -131,8 +132,8 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     if code != ffi::OK {
         let name = name.to_string_lossy();
         report::say(&format!("{name} stays in its journal mode: SQLite's error {code}"));
-        // The program's open has not failed, so the connection must not show the error of the pragma. An
-        // empty statement clears it.
+        // The program's open has succeeded, so the connection must not report the error of the pragma. An
+        // empty statement clears that error.
         exec(c"");
     }
 }

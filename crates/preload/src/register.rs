@@ -15,12 +15,13 @@ use crate::sqlite::{OpenV2, Sqlite};
 const NAME: &CStr = c"duralite";
 /// The name of SQLite's own default VFS. If another VFS is the default, the program has set it.
 const STOCK: &CStr = c"unix";
-/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines has all entries that [`entered`]
-/// copies for every version.
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that this library supports. From this version on, the table
+/// of routines has all the entries in `ApiRoutines`.
 const OLDEST: c_int = 3_031_000;
 
-/// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with. [`entered`] reads it here, because
-/// SQLite passes no argument of the caller's to an automatic extension.
+/// `sqlite3_open_v2` of the SQLite for which [`enter`] is running (SQLite's own function, not the preloaded
+/// one). [`enter`] passes it to [`entered`] in this variable, because SQLite passes nothing from the caller
+/// to an automatic extension.
 static ENTERING: Mutex<Option<OpenV2>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -46,7 +47,7 @@ pub fn register(sqlite: &Sqlite) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes SQLite call the entry point of `libduralite.so`, and pass its table of routines. SQLite passes that
+/// Makes SQLite call the entry point of `libduralite.so` with SQLite's table of routines. SQLite gives this
 /// table only to extensions.
 fn enter(sqlite: &Sqlite) -> Result<(), String> {
     let library = library().map_err(str::to_owned)?;
@@ -70,8 +71,8 @@ fn enter(sqlite: &Sqlite) -> Result<(), String> {
     Err(if why.is_empty() { format!("SQLite refused the library (code {code})") } else { why })
 }
 
-/// Passes SQLite's table on to the entry point of `libduralite.so`. This is an automatic extension for the
-/// one connection that [`enter`] opens.
+/// Passes SQLite's table on to the entry point of `libduralite.so`. [`enter`] makes this function an
+/// automatic extension, opens one connection, for which SQLite calls it, and then removes the extension.
 unsafe extern "C" fn entered(
     db: *mut Connection,
     message: *mut *mut c_char,
@@ -79,7 +80,8 @@ unsafe extern "C" fn entered(
 ) -> c_int {
     let Ok(library) = library() else { return ffi::ERROR };
     let open_v2 = *ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
-    // If `ENTERING` is empty, another thread has opened this connection, and `enter` has finished.
+    // If `ENTERING` is empty, this connection is not that of `enter`: another thread has opened it, and
+    // `enter` has finished in the meantime.
     let Some(open_v2) = open_v2 else { return ffi::OK };
     // SAFETY: `routines` is SQLite's table, and every version's table has this entry.
     let version = unsafe { (*routines).libversion_number.map_or(0, |version| version()) };
@@ -89,19 +91,20 @@ unsafe extern "C" fn entered(
     }
     // SAFETY: `routines` is SQLite's table, of this version.
     let mut own = unsafe { Table::copy(routines, version) };
-    // The linker finds the preloaded function before SQLite's own, so SQLite's table has the preloaded one.
-    // But `libduralite.so` must call SQLite's own.
+    // In SQLite's table, the entry for `sqlite3_open_v2` is this library's preloaded function, because the
+    // linker finds it before SQLite's own. But `libduralite.so` must call SQLite's own function.
     own.front.open_v2 = Some(open_v2);
-    // SAFETY: the arguments are SQLite's own, except the copy of the table. The library copies what it needs
-    // of it.
+    // SAFETY: the arguments are SQLite's own, except the table, which is a copy. The library does not keep a
+    // pointer to this copy, but copies the entries that it needs.
     as_auto_extension(unsafe { (library.enter)(db, message, (&raw const own).cast()) })
 }
 
-/// The number of words of SQLite's table that every version has.
+/// The size in words of the first part of SQLite's table (`ApiRoutines`). Every SQLite from `OLDEST` on has
+/// this part.
 const FRONT: usize = size_of::<ApiRoutines>() / size_of::<usize>();
 
-/// SQLite's table up to the last entry that `libduralite.so` uses. Entries that this SQLite is too old to
-/// have are 0.
+/// A copy of SQLite's table up to the last entry that `libduralite.so` uses. An entry is 0 if this version of
+/// SQLite does not have it yet.
 #[repr(C)]
 struct Table {
     front: ApiRoutines,
@@ -117,7 +120,8 @@ impl Table {
             ffi::TXN_STATE_SINCE.. => ffi::TXN_STATE_WORD + 1,
             _ => FRONT,
         };
-        // SAFETY: every SQLite that the library accepts has the front, which holds only words.
+        // SAFETY: the table of every SQLite that this library accepts has the first part, which holds only
+        // words.
         let front = unsafe { ptr::read(routines) };
         let mut own = Self { front, behind: [0; ffi::DB_NAME_WORD + 1 - FRONT] };
         for (word, to) in (FRONT..known).zip(&mut own.behind) {

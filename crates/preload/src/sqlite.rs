@@ -1,5 +1,5 @@
-//! One copy of SQLite in the process, found by the address of its caller, because a process may have several
-//! copies.
+//! Finds the copy of SQLite that the caller of a function means, by the caller's address. A process may have
+//! several copies of SQLite.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -77,25 +77,25 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
     const LINK_MAP: c_int = 2;
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
     let mut map: *mut c_void = ptr::null_mut();
-    // SAFETY: there is room for both answers, and any address is allowed.
+    // SAFETY: both results have memory of the right size, and the function accepts any address.
     let found = unsafe { dladdr1(address, info.as_mut_ptr(), &raw mut map, LINK_MAP) };
     if found == 0 || map.is_null() {
         return None;
     }
-    // SAFETY: `map` is the linker's own structure. The object is not unloaded while its code waits for this
-    // call.
+    // SAFETY: `map` is the linker's own structure. The linker does not unload the object in the meantime,
+    // because a call from the object's code has not returned yet.
     let name = unsafe { CStr::from_ptr((*map.cast::<LinkMap>()).name) };
     (!name.is_empty()).then_some(name)
 }
 
 impl Sqlite {
     /// Returns the SQLite that the code at `caller` is linked to, in the caller's own object or in one of
-    /// that object's libraries. If neither has a SQLite, returns the first one in the process after this
-    /// library.
+    /// that object's libraries. If neither has a SQLite, returns the first SQLite that the linker finds after
+    /// this library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
-            // SAFETY: `name` is a text. The call loads nothing. The handle is never closed, which only leaves
-            // a reference count too high.
+            // SAFETY: `name` is a text. The call loads nothing. Nobody closes the handle. This only has the
+            // effect that the linker does not unload the object.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             (!handle.is_null()).then_some(handle)
         });

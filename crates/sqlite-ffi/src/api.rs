@@ -1,4 +1,4 @@
-//! The table of routines, `sqlite3_api_routines`, with the entries that SQLite 3.31 has.
+//! The table of routines, `sqlite3_api_routines`, up to the last entry that SQLite 3.31 has.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
@@ -36,9 +36,9 @@ pub type CreateModule = unsafe extern "C" fn(
 
 type Unused<const N: usize> = [*const c_void; N];
 
-/// The function that SQLite calls when another connection holds a lock. Its arguments are the pointer that
-/// the application passed when it set the function, and how often SQLite has called the function for the same
-/// lock before. If the function returns 0, SQLite gives up.
+/// A function that SQLite calls when another connection holds a lock. The first argument is the pointer that
+/// the application passed when it set this function. The second is how often SQLite has already called the
+/// function for this lock. If the function returns 0, SQLite does not try again.
 pub type BusyHandler = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are kept as unnamed

@@ -14,8 +14,10 @@ use crate::program;
 /// Directories with libraries. Each may have a subdirectory for the architecture.
 const LIBRARY_DIRS: [&str; 4] = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"];
 
-/// Each program with two lists of arguments that make it print `1` or `0`. The first prints whether the program loads extensions. The
-/// second prints whether Duralite serves the databases that the program opens: it asks SQLite for the function `duralite_last_error`.
+/// Programs that use SQLite. With each program are two lists of arguments, and with either of them the program prints
+/// `1` for yes or `0` for no. With the first list it prints whether it can load extensions. With the second it prints
+/// whether its SQLite has the function `duralite_last_error`, that is, whether Duralite serves the databases that it
+/// opens.
 const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
     (
         "sqlite3",
@@ -68,7 +70,8 @@ pub(super) fn libraries() -> BTreeSet<String> {
     libraries.filter_map(|file| Some(file.path().canonicalize().ok()?.display().to_string())).collect()
 }
 
-/// Returns the installed programs: whether each loads extensions, and whether `duralite run` reaches it.
+/// Returns which of these programs are installed. Says for each whether it can load extensions, and whether Duralite
+/// serves its databases if `duralite run` starts it.
 pub(super) fn programs() -> Value {
     let found = PROGRAMS.iter().filter_map(|(name, loads, served)| {
         let path = program::find(OsStr::new(name)).ok()?;

@@ -1,7 +1,7 @@
 //! `duralite doctor`: shows what this machine and a directory on it offer, and which settings to use.
 //!
-//! The command decides nothing on its own. The project's probe says how to write durably fastest. A database that the
-//! command creates in the directory for a moment says which engine serves it.
+//! The command shows what Duralite itself decides. It asks the library's probe for the fastest way to write durably. To
+//! learn which engine would serve a database in the directory, it creates a temporary database there.
 
 mod device;
 mod hosts;
@@ -43,7 +43,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             dir.display()
         );
     }
-    // The facts are in reading order. The advice comes last, where a terminal shows it.
+    // The facts are in the order in which a user reads them. The advice is last, so that it is still visible at the
+    // bottom of a terminal.
     let facts = [
         ("directory", json!(dir.display().to_string())),
         ("file_system", file_system(&dir)),
@@ -74,7 +75,7 @@ fn section(text: &mut String, name: &str, value: &Value) {
     }
 }
 
-/// Writes one line for each value. Each line begins with the names on the path to the value.
+/// Writes one line for each value. Each line begins with the names of the JSON objects that contain the value.
 fn lines(text: &mut String, name: &str, value: &Value) {
     let mut line = |value: String| {
         text.push_str(&match name {
@@ -108,8 +109,8 @@ fn file_system(dir: &Path) -> Value {
     }
 }
 
-/// Measures the methods of durable writing that work here, and returns their median latencies. Also returns the method that Duralite uses.
-/// Duralite's own measurement for this choice may be hours old.
+/// Measures the methods of durable writing that work here, and returns their median latencies. Also returns which
+/// method Duralite uses. Duralite may have chosen that method by an earlier measurement of its own, some hours ago.
 fn durable_writes(dir: &Path) -> Value {
     let mut facts = writes::measure(dir);
     facts.insert("verdict".to_owned(), json!(probe(dir).reason));
@@ -157,7 +158,7 @@ fn advice(dir: &Path) -> Value {
     }
 }
 
-/// Creates a database in the directory for a moment, and says which engine serves it.
+/// Creates a temporary database in the directory, and returns which engine serves it.
 fn serves(dir: &Path, settings: &Settings) -> Result<String> {
     let dir = tempfile::Builder::new().prefix(".duralite-doctor-").tempdir_in(dir)?;
     let status = mode::set(&dir.path().join("doctor.db"), "wal", settings)?;

@@ -1,7 +1,9 @@
-//! Measures the latency of durable writes in a directory. Overwrites go to allocated blocks, as in Duralite's logs. Appends make a file
-//! longer, as a commit of stock SQLite to a new log does.
+//! Measures the latency of durable writes in a directory. An overwriting method writes to blocks that are allocated
+//! already, as Duralite does in its logs. An appending method makes a file longer, as stock SQLite does when it commits
+//! to a new WAL.
 //!
-//! The methods take turns. Other load on the device slows down all of them alike, so their medians can be compared.
+//! The methods take turns, one write at a time. So other load on the device slows down all methods alike, and their
+//! medians can be compared.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,7 +14,7 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 
-/// The number of writes with each method. The result is their median.
+/// How many writes are measured for each method. The method's result is the median of their latencies.
 const ROUNDS: usize = 11;
 /// The size in bytes of the file that the overwriting methods use.
 const FILE_BYTES: u64 = 1 << 20;
@@ -28,7 +30,8 @@ struct Way {
     bytes: usize,
     /// The call after each write; `None` if the file's open flags make each write durable by itself.
     sync: Option<Sync>,
-    /// The offset of the next write. At the end of the file, an overwriting method goes back to the beginning.
+    /// The offset of the next write. When an overwriting method reaches the end of the file, it continues at the
+    /// beginning.
     at: u64,
     is_append: bool,
     times: Vec<u64>,

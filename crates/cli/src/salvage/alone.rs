@@ -1,4 +1,4 @@
-//! Salvages the database file alone, if nothing of the log can be read.
+//! Saves only the database file, if nothing of the log can be read.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use duralite_cli::progress::{self, HowFar};
 /// The exit status if nothing of the log can be read.
 const NOTHING_READ: u8 = 3;
 
-/// Copies the database file without its guard.
+/// Copies the database file, and leaves the guard out of the copy's header.
 pub(super) fn save(
     (database, log): (&Path, &Path),
     out: &Path,

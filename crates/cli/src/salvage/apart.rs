@@ -11,7 +11,8 @@ use duralite_wal::engine::salvage::{LaterTransaction, Salvaged};
 
 use super::report::in_utc;
 
-/// The directory for the transactions after the damage. The first of these transactions creates it.
+/// The directory for the transactions after the damage. This code creates the directory when it adds the first of these
+/// transactions.
 pub(super) struct Apart {
     dir: PathBuf,
     list: Option<File>,

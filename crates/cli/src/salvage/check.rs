@@ -19,7 +19,7 @@ pub(super) fn check(out: &Path) -> Result<Option<String>> {
         return Ok(Some("it is no SQLite database".to_owned()));
     }
     let Ok(shell) = program::find(SHELL.as_ref()) else { return Ok(None) };
-    // The name is a URI, so that SQLite creates no files beside a database in WAL mode.
+    // Pass the name as a URI with `immutable=1`. Otherwise SQLite would create files beside a database in WAL mode.
     let name = uri_of(&std::path::absolute(out)?);
     let output = Command::new(shell)
         .args(["-batch", "-init", "/dev/null"])

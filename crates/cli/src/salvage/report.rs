@@ -44,7 +44,8 @@ fn listed(pages: &[u32]) -> String {
 }
 
 impl Report {
-    /// Returns whether SQLite finds nothing wrong with what was written, and no part of the result is in doubt.
+    /// Returns whether the saved database is certainly sound: SQLite's `integrity_check` found no error, and rolling
+    /// back with the rollback journal in the log did not fail.
     pub(super) fn is_sound(&self) -> bool {
         self.integrity.as_deref() == Some("ok") && self.journal.is_ok()
     }

@@ -30,9 +30,11 @@ pub(super) struct Source {
 /// A copy of a deleted log, and a copy of its database as of the same moment.
 pub(super) struct Copied {
     deleted: DeletedLog,
-    /// The copy of the log. The command keeps it, because soon nothing else of the log may be left.
+    /// The copy of the log. The command keeps this copy, because the deleted log itself vanishes when the last process
+    /// closes it.
     pub(super) log: PathBuf,
-    /// The temporary copy of the database file. It exists because the process goes on writing pages to the original.
+    /// The temporary copy of the database file. The command reads this copy, because the process that has the log open
+    /// goes on writing pages to the original.
     database: NamedTempFile,
 }
 
@@ -112,8 +114,9 @@ impl Source {
         }
     }
 
-    /// Fails if the log has changed since it was copied. A log that starts over gives pages of its region back. Other logs may have
-    /// overwritten these pages before they were copied.
+    /// Fails if the process has changed the log (of the engine `scratchpad`) since this command began to copy it. When
+    /// such a log starts again from its beginning, it gives up pages of its region, and another log may overwrite a
+    /// page before this command has copied the page.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let Some(copied) = self.copied.as_ref() else { return Ok(()) };
         if self.engine.needs.contains(&Medium::Scratchpad) && !copied.deleted.is_as_in(&copied.log)? {

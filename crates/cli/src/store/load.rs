@@ -15,7 +15,8 @@ use super::line;
 use super::place::Place;
 use duralite_cli::progress::{self, HowFar};
 
-/// The largest number of rows, and the largest number of bytes, in one transaction. A log holds far more.
+/// The largest number of rows, and the largest number of bytes, in one transaction. These limits are far below what a
+/// store's log can hold.
 const ROWS: usize = 1000;
 const BYTES: usize = 1 << 20;
 
@@ -26,7 +27,7 @@ pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode
         (Box::new(stdin().lock()), None)
     } else {
         let file = File::open(input).with_context(|| format!("opening {}", input.display()))?;
-        // The length of a named pipe is unknown, like the length of standard input.
+        // Only a regular file has a known length; a named pipe has none.
         let all = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
         (Box::new(BufReader::new(file)), all)
     };

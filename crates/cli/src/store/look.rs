@@ -29,8 +29,8 @@ pub(super) fn info(place: &Place) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens and verifies the store. The inner result says what verifying found: the store's contents or its damage. Any other failure says
-/// nothing about these, so it is the outer error.
+/// Opens and verifies the store. The inner result says what the check found: the store's contents, or damage. The outer
+/// error is any other failure, after which the command knows neither.
 fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
     let damaged = |error: Error| match error.downcast::<StoreError>() {
         Ok(error @ StoreError::Corrupt { .. }) => Ok(Err(error)),

@@ -28,7 +28,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Returns options with the medium on which the store's log is.
+    /// Returns the options for opening the store. They say on which medium its log is, and where its archive is.
     pub(super) fn options(&self) -> Options {
         let log = match &self.nvram_dir {
             Some(dir) => LogMedium::Nvram(dir.clone()),
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// Opens an existing store, which recovers it.
+    /// Opens an existing store. Opening recovers the store if necessary.
     pub(super) fn open(&self) -> Result<Store> {
         // This check comes first, because `Store::open` creates a store in a directory that is empty or missing.
         if !self.dir.join("pages").exists() && !self.dir.join("backup").exists() {

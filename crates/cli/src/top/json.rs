@@ -1,5 +1,5 @@
-//! Writes the result of one look at the shared memory as a JSON object. If `PRAGMA duralite` has the same key, the key
-//! means the same there, but here it counts all processes together.
+//! Writes what was read from the shared memory at one moment as a JSON object. Where a key is also a name in `PRAGMA
+//! duralite`, it means the same, but its value here is for all processes together.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::reading::{Process, Reading, Recent};
 use super::source::State;
 
-/// Returns the object for one look. If `before` is an earlier look, the object also says what has happened since.
+/// Returns the object for one reading of the shared memory. If `before` is an earlier reading, the object also says
+/// what has happened since that reading.
 pub(crate) fn of(database: &Path, state: &State, before: Option<&Reading>) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut object = match state {

@@ -1,4 +1,5 @@
-//! Serves the Prometheus page over HTTP, one request at a time. The server answers each request with a new look.
+//! Serves the Prometheus page over HTTP, one request at a time. For each request the server reads the shared memory
+//! again.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use super::source::Source;
 
 /// How long a client may take to send its request, or to read the answer, before the server hangs up.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest request in bytes. The server reads no further.
+/// How many bytes of a request the server reads at most.
 const LONGEST_REQUEST: u64 = 16 << 10;
 
 /// Answers requests until the program is ended.
@@ -38,7 +39,7 @@ fn warning(address: SocketAddr) -> Option<String> {
     (!address.ip().is_loopback()).then(|| format!("{address} {why}"))
 }
 
-/// A client's request, with a time limit for reading all of it.
+/// The connection of a client. All reads together must finish within `PATIENCE`.
 struct Patient<'a> {
     stream: &'a TcpStream,
     started: Instant,
@@ -77,8 +78,8 @@ fn answer(source: &mut Source, mut stream: TcpStream) -> std::io::Result<()> {
     )
 }
 
-/// Reads a whole request, and returns its first line. If the server closed the connection with unread input, the kernel would reset the
-/// connection, and the client would lose the answer.
+/// Reads a whole request, and returns its first line. The rest is read too, because if the server closed the connection
+/// before it had read everything, the kernel would reset the connection, and the client would lose the answer.
 fn read_request(mut request: impl BufRead) -> std::io::Result<String> {
     let (mut first, mut line) = (String::new(), String::new());
     request.read_line(&mut first)?;

@@ -61,7 +61,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let Arguments { target, once, interval, prometheus, listen } = arguments;
     let json = target.json;
     let mut source = Source::new(target);
-    // The first look reports wrong arguments. Later looks do not fail, because the database may come and go.
+    // Only the first reading of the shared memory fails, for example if an argument is wrong. Later readings do not
+    // fail, because the database may be closed and opened again while this command runs.
     let first = source.look()?;
     if let Some(address) = listen {
         return listen::serve(&mut source, address);
@@ -81,7 +82,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a line of JSON at each interval, until the reader of the output goes away.
+/// Prints a line of JSON at each interval, until the program that reads the output has closed the pipe.
 fn lines(source: &mut Source, first: State, interval: Duration) -> Result<()> {
     let mut before: Option<Reading> = None;
     let mut state = first;

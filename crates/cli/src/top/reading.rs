@@ -1,4 +1,5 @@
-//! The result of one look at the shared memory, in the user's terms, and the difference between two looks.
+//! What was read from the shared memory at one moment (a *reading*), in words that a user knows, and the difference
+//! between two readings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,16 +11,17 @@ use duralite_wal::metrics::{self, Counter, Histogram};
 use duralite_wal::placement::{Glance, Watch};
 use duralite_wal::shared::archived::{Archived, Sidecar};
 
-/// What one look read from shared memory.
+/// The values that were read from shared memory at one moment.
 pub(crate) struct Seen {
     pub(crate) glance: Glance,
     pub(crate) locks: Vec<Held>,
     pub(crate) index: Option<WalIndex>,
-    /// The number of read marks that outside readers hold.
+    /// The number of read marks that outside readers hold. An outside reader is a process of a user who may read the
+    /// database and its log, but may write neither.
     pub(crate) outside: usize,
 }
 
-/// The locks of the wal-index, as SQLite calls them.
+/// SQLite's names of the locks of the wal-index.
 const LOCKS: [&str; SLOTS] = ["WRITE", "CHECKPOINT", "RECOVER", "READ0", "READ1", "READ2", "READ3", "READ4"];
 
 /// A process that has the database open.
@@ -30,9 +32,10 @@ pub(crate) struct Process {
     pub(crate) commits: u64,
     /// How long the process has had the database open.
     pub(crate) age: Duration,
-    /// The names of the locks that the process holds. A process holds read marks shared.
+    /// The names of the locks that the process holds. It may share a lock of a read mark (READ0 to READ4) with other
+    /// processes.
     pub(crate) locks: Vec<&'static str>,
-    /// Whether the process only reserves WRITE for one of its connections.
+    /// Whether the process holds WRITE only because WRITE is reserved for one of its connections, which waits for it.
     pub(crate) is_reserved: bool,
     /// How long the oldest reader in the process has been reading, if there is one.
     pub(crate) reads: Option<Duration>,
@@ -52,7 +55,8 @@ pub(crate) struct Counts {
     pub(crate) snapshots_moved: u64,
 }
 
-/// The number of overtaken transactions, by reason.
+/// The number of transactions that could not commit because another transaction has changed a page that they have read
+/// or written, by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conflicts {
     pub(crate) page: u64,
@@ -61,7 +65,7 @@ pub(crate) struct Conflicts {
     pub(crate) unknown: u64,
 }
 
-/// What one look found.
+/// The result of one reading of the shared memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     pub(crate) engine: &'static str,
@@ -80,10 +84,11 @@ pub(crate) struct Reading {
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// How many syncs of the database file have failed since the last time that everything in the log was written to
-    /// the file again and synced.
+    /// How many syncs of the database file have failed. The count is reset to 0 when a process has written all
+    /// committed pages of the log to the file (including those written before a failed sync), and has synced the file.
     pub(crate) home_failures: u64,
-    /// How far the archive has come; `None` if no sidecar has announced it.
+    /// How far the archive has come; `None` if no sidecar (the process that copies the log into the archive) has
+    /// reported it.
     pub(crate) archive: Option<Archive>,
 }
 
@@ -104,7 +109,7 @@ impl Archive {
     }
 }
 
-/// What happened between two looks.
+/// What happened between two readings.
 pub(crate) struct Recent {
     pub(crate) seconds: f64,
     pub(crate) commits: u64,
@@ -165,7 +170,8 @@ impl Reading {
         self.fill.map(|fill| fill.limit_bytes).filter(|limit| *limit < u64::MAX)
     }
 
-    /// Returns what has happened since an earlier look; `None` if the shared memory has been set up again since then.
+    /// Returns what has happened since an earlier reading. Returns `None` if the earlier reading is of another segment
+    /// of shared memory than this one.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Recent> {
         let same = (&self.log_id, self.beginning) == (&earlier.log_id, earlier.beginning);
         let elapsed = self.clock_ns.checked_sub(earlier.clock_ns).filter(|ns| same && *ns > 0)?;
@@ -191,7 +197,8 @@ impl Reading {
 }
 
 impl Counts {
-    /// Returns the average number of commits that shared a write; `None` if no group was written, as on an engine without groups.
+    /// Returns the average number of commits in a group, that is, of commits that one write made durable. Returns
+    /// `None` if no group was written, for example because the engine has no groups.
     pub(crate) fn group_size(&self) -> Option<f64> {
         (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
     }
@@ -246,8 +253,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns a look at a half-full log, `seconds` after the first process opened it, after `commits` commits of 2
-    /// ms each.
+    /// Returns a reading of the memory of a half-full log. One process opened the log `seconds` ago, and has made
+    /// `commits` commits of 2 ms each.
     pub(crate) fn reading(seconds: u64, commits: u64) -> Reading {
         let bucket = metrics::bucket_of(2_000_000);
         let process = Process {
@@ -303,7 +310,8 @@ pub(crate) mod tests {
         };
         assert!(Archive::of(nothing, 3500).is_none());
         assert_eq!(archive(Sidecar::Died).unwrap().lag, Duration::from_millis(2500));
-        // These counts are old: the sidecar showed them before it had archived everything.
+        // The other counts are older than the number of transactions: they are from a moment when the sidecar had not
+        // archived everything.
         let behind = Behind { transactions: 0, bytes: 1, since_ms: 1000 };
         let all = Archived { sidecar: Sidecar::Runs, position: 43, newest: 43, behind, ..nothing };
         assert_eq!(Archive::of(all, 3500).unwrap().lag, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! The live view on a terminal: looks again at each interval, until the user presses q, Escape or Ctrl-C.
+//! The live view on a terminal: reads the shared memory at each interval, until the user presses q, Escape or Ctrl-C.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Finds the memory that a database's processes share. Every look may find another log or none.
+//! Finds the memory that the processes of a database share, and reads it. The database may have another log at each
+//! reading, or none.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use super::reading::{Reading, Seen};
 use duralite_cli::locate;
 use duralite_cli::target::Target;
 
-/// What one look found.
+/// The result of one reading.
 pub(crate) enum State {
     /// Processes use the database through Duralite.
     InUse(Box<Reading>),
@@ -27,7 +28,7 @@ pub(crate) enum State {
     },
 }
 
-/// A database, and the memory that its processes share while there are any.
+/// A database, and the memory that its processes share, if processes use the database.
 pub(crate) struct Source {
     target: Target,
     watch: Option<Watch>,
@@ -43,12 +44,13 @@ impl Source {
         &self.target.path
     }
 
-    /// Looks again after a first look has succeeded. An error becomes a state, because the next look may succeed.
+    /// Reads the shared memory again after `look` has succeeded once. An error becomes a state, because the next
+    /// reading may succeed.
     pub(crate) fn look_on(&mut self) -> State {
         self.look().unwrap_or_else(|error| State::Idle { state: "not readable", why: format!("{error:#}") })
     }
 
-    /// Looks once.
+    /// Finds and reads the shared memory once.
     pub(crate) fn look(&mut self) -> Result<State> {
         if let Some(watch) = &self.watch
             && let Some(reading) = read(watch)?
@@ -104,10 +106,11 @@ fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     }
 }
 
-/// Returns what shared memory says now; `None` if no process uses the memory any more.
+/// Returns what is in shared memory now; `None` if no process uses that memory any more.
 fn read(watch: &Watch) -> Result<Option<Reading>> {
     let segment = watch.segment();
-    // This function reads the locks before the metrics. So a process that joins in between appears without locks.
+    // This function reads the locks before the metrics. So a process that opens the database between these two steps
+    // appears without locks.
     let locks = observe(segment, LOCKS_OFFSET);
     let Some(glance) = watch.look()? else { return Ok(None) };
     let mut index = [0; WAL_INDEX_BYTES];

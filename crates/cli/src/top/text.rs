@@ -1,4 +1,4 @@
-//! Writes the result of one look at the shared memory as lines of text.
+//! Writes what was read from the shared memory at one moment as lines of text.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::units;
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// Returns everything that the look found.
+/// Returns everything that the reading of the shared memory found.
 pub(crate) fn of(database: &Path, state: &State) -> String {
     let mut text = String::new();
     line(&mut text, "database", database.display());
@@ -49,7 +49,7 @@ pub(crate) fn percentiles(latencies: &Histogram) -> String {
     all.map_or_else(|| "no commit yet".to_owned(), |all| all.join("   "))
 }
 
-/// Returns everything that a look found except the commits, with names.
+/// Returns everything in the reading except the commits, as pairs of a name and a text.
 pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     let counts = &reading.counts;
     let mut facts = vec![];

@@ -43,7 +43,8 @@ pub(crate) fn count(count: u64) -> String {
     HumanCount(count).to_string()
 }
 
-/// Writes a number with three significant digits. A number of 100 or more keeps all digits before the point.
+/// Writes a number with three significant digits, but writes a number of 100 or more with all its digits before the
+/// point.
 fn digits(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),

@@ -13,7 +13,7 @@ use super::reading::{Reading, Recent};
 use super::source::State;
 use super::{text, units};
 
-/// The number of rates kept for the chart, one for each look.
+/// How many rates the view keeps for the chart. Each reading of the shared memory gives one rate.
 const KEPT: usize = 300;
 
 /// What the view shows.
@@ -21,7 +21,7 @@ pub(crate) struct View {
     database: String,
     state: Option<State>,
     recent: Option<Recent>,
-    /// Commits per second at each look, newest last.
+    /// Commits per second, one value for each reading of the shared memory, newest last.
     rates: VecDeque<u64>,
 }
 
@@ -31,7 +31,7 @@ impl View {
         Self { database, state: None, recent: None, rates: VecDeque::new() }
     }
 
-    /// Adds another look.
+    /// Adds the result of another reading.
     pub(crate) fn look(&mut self, state: State) {
         self.recent = match (&self.state, &state) {
             (Some(State::InUse(before)), State::InUse(now)) => now.since(before),
@@ -125,7 +125,8 @@ fn draw_latencies(view: &View, reading: &Reading, frame: &mut Frame<'_>, area: R
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Sums buckets up to powers of two, and keeps at most `most` rows around the most frequent ones.
+/// Sums the buckets between two powers of two into one row, and returns at most `most` rows. Leaves out rows at the two
+/// ends, those with fewer commits first.
 fn octaves(buckets: impl Iterator<Item = (u64, u64)>, most: usize) -> Vec<(u64, u64)> {
     let mut rows: Vec<(u64, u64)> = Vec::new();
     for (limit, count) in buckets {
@@ -138,7 +139,7 @@ fn octaves(buckets: impl Iterator<Item = (u64, u64)>, most: usize) -> Vec<(u64, 
     let Some(first) = rows.iter().position(|(_, count)| *count > 0) else { return Vec::new() };
     let end = rows.iter().rposition(|(_, count)| *count > 0).map_or(rows.len(), |last| last + 1);
     let mut rows = rows[first..end].to_vec();
-    // The loop drops whichever of the first and the last row has fewer commits.
+    // Each round of the loop drops the first or the last row, whichever has fewer commits.
     while rows.len() > most.max(1) {
         let is_last_rarer = rows.last().map(|row| row.1) <= rows.first().map(|row| row.1);
         rows.remove(if is_last_rarer { rows.len() - 1 } else { 0 });

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::shell::{Host, library};
 
 const FILL: &str = "pragma journal_mode=wal; create table t(a); insert into t values(1),(2),(3);";
-/// The shell's command by which the shell kills itself before it closes anything.
+/// A command with which the shell kills itself, before it closes the database.
 const DIE: &str = ".shell kill -9 $PPID";
 const VERSIONS: std::ops::Range<usize> = 18..20;
 
@@ -126,7 +126,7 @@ fn inv02_refused_while_a_program_without_the_library_is_connected() {
     assert!(host.logs().is_empty());
     holder.kill().unwrap();
     holder.wait().unwrap();
-    // Duralite takes over what stock SQLite left in its own WAL.
+    // Duralite opens the database, and has the commits that stock SQLite left in its own WAL.
     assert!(host.path("s.db-wal").exists());
     let said = host.open(&host.uri("s.db"), &["select sum(a) from t; pragma duralite;"]);
     assert!(said.out.starts_with("6\n") && said.out.contains("state\tactive"), "{} {}", said.out, said.err);
@@ -229,8 +229,8 @@ fn rollback_mode_leaves_the_engine_idle() {
     assert!(host.logs().is_empty());
 }
 
-/// With `synchronous=OFF` SQLite syncs nothing. The VFS syncs the database all the same before its log starts
-/// over.
+/// With `synchronous=OFF` SQLite syncs nothing. But the VFS must sync the database nevertheless before its
+/// log starts again from the beginning.
 #[test]
 fn inv06_the_database_is_synced_before_the_log_starts_over() {
     let Some(host) = Host::new() else { return };

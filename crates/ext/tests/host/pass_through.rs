@@ -1,5 +1,5 @@
-//! The library in the `sqlite3` shell where no engine serves a database: SQLite's calls go through to the
-//! base VFS.
+//! The library in the `sqlite3` shell, with databases that no engine serves. For these, the VFS passes
+//! SQLite's calls on to the base VFS.
 
 use std::process::Command;
 
@@ -138,7 +138,7 @@ fn temporary_files_attach_and_vacuum_go_through() {
 }
 
 /// `duralite::register` calls functions of the SQLite that the program is linked to. The loadable library
-/// must not need those functions, since the program that loads it may not export them.
+/// must not need those functions to be exported, because the program that loads it may not export them.
 #[test]
 fn the_loadable_library_asks_for_no_function_of_sqlite() {
     let listed = Command::new("nm").args(["-D", "--undefined-only"]).arg(library()).output().unwrap();

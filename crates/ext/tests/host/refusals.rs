@@ -1,4 +1,4 @@
-//! Asking for the reason of a refusal in SQL.
+//! Tests of the SQL function that returns the reason of a refusal.
 
 use super::shell::{Host, library};
 

@@ -1,4 +1,5 @@
-//! Tests of `strict=on`, with which Duralite refuses with a message what plain SQLite would serve.
+//! Tests of `strict=on`. With this setting, Duralite does not leave a database to plain SQLite, but refuses
+//! it with a message.
 
 use super::shell::{Host, Said, library};
 
@@ -60,7 +61,7 @@ fn an_existing_database_can_be_read_and_set_to_wal_but_not_written() {
     }
 }
 
-/// Duralite refuses the transaction before the commit.
+/// Duralite does not wait for the commit to refuse the transaction.
 #[test]
 fn a_transaction_is_refused_at_its_first_write() {
     let Some(host) = Host::new() else { return };

@@ -1,11 +1,11 @@
-//! The tables and the functions for JSON, in the shell.
+//! Tests, in the `sqlite3` shell, of the tables and the JSON functions that the library adds to SQLite.
 
 use super::shell::{Host, library};
 
 const STATE: &str = "select value from duralite where name = 'state';";
 
-/// The connection that loads the library has its database open already, so that database stays plain, and the
-/// tables say so. Duralite serves the database that is opened next.
+/// The connection that loads the library has its database open already. So plain SQLite continues to serve
+/// that database, and the tables say so. Duralite serves the database that is opened next.
 #[test]
 fn the_connection_that_loads_and_later_ones_have_the_tables() {
     let Some(host) = Host::new() else { return };

@@ -1,9 +1,9 @@
-//! The backlog of a closed log, `app.db-archive-LOGID`: the commits that were still in the log when it was closed, and
-//! that the archive may not have.
+//! The backlog of a closed log, a file `app.db-archive-LOGID`. It holds commits that the archive may not have, and that
+//! were still in the log when the log was closed.
 //!
 //! The file has a header, the commits in order, and a trailer. The file holds whole pages, so a reader needs neither
-//! the engine of the log nor the database file. The file is complete and durable before `app.db-archive` names it, so a
-//! file that is damaged anywhere counts as missing.
+//! the engine of the log nor the database file. A process records a backlog in `app.db-archive` only after the backlog
+//! is complete and durable. So a reader treats a backlog that is damaged anywhere as if it did not exist.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -15,9 +15,10 @@ use crate::{FormatError, LogId};
 pub const VERSION: u32 = 1;
 /// Size of the header in bytes.
 pub const HEADER_BYTES: usize = 56;
-/// Size in bytes of the part of a commit before its pages, and of the trailer.
+/// Size in bytes of a commit without its pages (see `Commit`), and of the trailer (see `Trailer`), which are equally
+/// large.
 pub const COMMIT_BYTES: usize = 48;
-/// Size in bytes of what precedes the image of a page.
+/// Size in bytes of what is stored before each page's image: the page's number and a checksum.
 pub const PAGE_BYTES: usize = 16;
 
 const MAGIC: [u8; 8] = *b"DURABACK";
@@ -33,7 +34,7 @@ pub struct Header {
     pub log: LogId,
     /// Page size of the database in bytes.
     pub page_bytes: u32,
-    /// The position before the first commit.
+    /// The position before the first commit: how many transactions had been sealed in the log before it.
     pub first: u64,
 }
 
@@ -70,29 +71,29 @@ impl Header {
     }
 }
 
-/// The part of a commit before its pages.
+/// What the file stores about a commit, before the commit's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// The position after the commit.
+    /// The log's position after the commit.
     pub position: u64,
     /// When the commit was sealed, in milliseconds since 1970; 0 if unknown.
     pub time_ms: u64,
     /// Size of the database in pages after the commit.
     pub db_pages: u32,
-    /// The number of pages in the commit, which follow. No page occurs twice.
+    /// The number of pages in the commit. The pages follow this part, and no page occurs twice.
     pub pages: u32,
 }
 
-/// The part of a backlog after the last commit.
+/// What the file stores after the last commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
-    /// The position after the last commit.
+    /// The log's position after the last commit.
     pub position: u64,
     /// The number of commits.
     pub commits: u64,
 }
 
-/// The part of a backlog after the header or after a commit.
+/// What can follow the header or a whole commit in a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A commit.
@@ -102,7 +103,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// Returns the part's bytes, in a backlog of this log.
+    /// Returns the bytes to store in the backlog of log `log`.
     #[must_use]
     pub fn encode(&self, log: LogId) -> [u8; COMMIT_BYTES] {
         let mut out = [0; COMMIT_BYTES];
@@ -125,7 +126,7 @@ impl Next {
         out
     }
 
-    /// Reads the next part of a backlog of this log.
+    /// Reads what follows the header or a whole commit in the backlog of log `log`.
     ///
     /// # Errors
     /// `Damaged`.
@@ -145,7 +146,7 @@ impl Next {
 }
 
 /// Returns the bytes before a page's image: the page's number, and a checksum of number and image. `position` is the
-/// position after the page's commit.
+/// log's position after the commit that the page belongs to.
 #[must_use]
 pub fn encode_page(log: LogId, position: u64, number: u32, image: &[u8]) -> [u8; PAGE_BYTES] {
     let mut out = [0; PAGE_BYTES];

@@ -1,9 +1,10 @@
-//! The files beside a database that has an archive: `app.db-archive`, which says where the archive is and which logs the
-//! database has had, and the backlogs of closed logs. See `docs/format/archive-beside.md`.
+//! The files beside a database that has an archive: `app.db-archive`, which says where the archive is and which logs
+//! the database has had, and one backlog for each closed log that needs one. See `docs/format/archive-beside.md`.
 //!
 //! `app.db-archive` is a text with a record on each line. Each line begins with a checksum of the rest of the line. A
-//! reader leaves out a line that is torn, damaged or of an unknown kind. If a record is missing, a reader that needs it
-//! treats the database as changed. That costs a snapshot and loses nothing (invariant 72).
+//! reader ignores a line that is torn, damaged or of an unknown kind. If a reader needs a record that is missing, it
+//! assumes that something unknown has changed the database. Then the archive takes a new snapshot of the database,
+//! which costs time but loses nothing (invariant 72).
 
 pub mod backlog;
 #[cfg(test)]
@@ -20,7 +21,7 @@ use crate::{FormatError, LogId};
 pub const VERSION: u32 = 1;
 /// The longest URL of an archive, in bytes.
 pub const URL_LIMIT: usize = 2048;
-/// The longest line in bytes, without its end.
+/// The greatest length of a line in bytes, without the newline.
 const LINE_LIMIT: usize = 4096;
 
 const WHAT: &str = "the archive file beside the database";
@@ -34,15 +35,15 @@ pub struct Owner {
     pub generation: u64,
     /// The random number with which the database has claimed the generation.
     pub token: u128,
-    /// The inode of the database file for which this record was written. Beside a copy of the database, the record
-    /// still names the original file.
+    /// The inode of the database file for which this record was written. If somebody copies the database together with
+    /// this file, the record next to the copy still has the inode of the original database.
     pub inode: u64,
-    /// The birth time of that file in nanoseconds since the epoch; 0 if unknown.
+    /// The birth time of the same database file in nanoseconds since the epoch; 0 if unknown.
     pub birth_ns: u64,
 }
 
-/// Properties of a database file without a guard. Whoever writes to the file changes at least one of them, so a reader
-/// notices.
+/// Properties of a database file without a guard. Every write to the file changes at least one of them. So a reader
+/// that compares two stamps notices whether anything has written to the file in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Inode number.
@@ -53,14 +54,14 @@ pub struct Stamp {
     pub bytes: u64,
     /// When the file was last written, in nanoseconds since the epoch.
     pub modified_ns: u64,
-    /// The change counter of the header.
+    /// The change counter in the database's header.
     pub changes: u32,
     /// The hash (xxh3) of the first page.
     pub page_1: u64,
 }
 
 impl Stamp {
-    /// Completes a stamp from the bytes of the first page.
+    /// Returns the stamp with the fields that are computed from the database's first page.
     #[must_use]
     pub fn with_page_1(self, page: &[u8]) -> Self {
         Self { changes: u32_be(page, 24), page_1: xxh3_64(page), ..self }
@@ -78,34 +79,35 @@ pub fn may_be(first_bytes: &[u8]) -> bool {
 pub enum Record {
     /// The archive of the database. Only the newest record of this kind counts.
     Owner(Owner),
-    /// A log was made. With `intact: false`, the record may also say that something other than commits of the log has
-    /// changed the database while the log was in use.
+    /// A process has made a log for the database. A record with `intact: false` may also be written later, while the
+    /// log is in use: it then says that something other than a commit of this log has changed the database.
     Begin {
         /// The log.
         log: LogId,
-        /// Whether the database file, when the log was made, was still in the state that the last [`Record::Rest`]
-        /// describes.
+        /// Whether the database file was unchanged when the log was made, compared with the stamp in the last
+        /// [`Record::Rest`].
         intact: bool,
     },
-    /// Everything that a log holds is in the database file, and the log is about to be deleted.
+    /// All commits of a log are in the database file, and a process is about to delete the log.
     End {
         /// The log.
         log: LogId,
         /// The position after the log's last transaction.
         position: u64,
-        /// Whether there is a backlog of this log.
+        /// Whether this log has a backlog.
         backlog: bool,
     },
-    /// A process has removed the guard of a log from the database file. From here on the file is an ordinary database.
+    /// A process has removed the guard of a log from the database file. From this record on, the file is an ordinary
+    /// database.
     Rest {
         /// The log.
         log: LogId,
-        /// The stamp of the file at that time.
+        /// The stamp of the database file when the guard was removed.
         stamp: Stamp,
     },
-    /// Another primary has taken the archive over from the newest recorded owner.
+    /// The newest recorded owner has lost the archive, because another primary has claimed a later generation.
     Fenced {
-        /// The generation with which that primary has taken the archive over.
+        /// The generation that the other primary has claimed.
         generation: u64,
     },
 }
@@ -181,7 +183,7 @@ impl Record {
     }
 }
 
-/// Returns what a line says after its checksum, if the checksum is right.
+/// Returns the part of a line after its checksum, if the checksum is right.
 fn body_of(line: &[u8]) -> Option<&str> {
     let line = std::str::from_utf8(line).ok().filter(|line| line.len() <= LINE_LIMIT)?;
     let (sum, body) = line.split_once(' ')?;
@@ -212,26 +214,26 @@ pub struct Records {
     pub owner: Owner,
     /// The offset of that owner's line.
     owner_at: usize,
-    /// The generation with which another primary has taken the archive over from this owner, if one has.
+    /// If this owner has lost the archive to another primary, the generation that the other primary has claimed.
     pub fenced: Option<u64>,
     /// The records about logs, each with the offset of its line, oldest first.
     lines: Vec<(usize, Record)>,
 }
 
-/// A closed log: one of the consecutive logs whose transactions, applied in order, lead from one state of the database
-/// to another (see *line of logs* in the glossary).
+/// A closed log in a *line of logs*, that is, in a sequence of logs of one database such that nothing else has changed
+/// the database between or during them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed {
     /// The log.
     pub log: LogId,
     /// The position after the log's last transaction.
     pub position: u64,
-    /// Whether there is a backlog of this log.
+    /// Whether this log has a backlog.
     pub backlog: bool,
 }
 
 impl Records {
-    /// Reads the records of a file. Leaves out lines that are incomplete or damaged.
+    /// Reads the records of a file. Ignores lines that are incomplete or damaged.
     ///
     /// # Errors
     /// `Version` for the file of another version; `Damaged` if no line says where the archive is.
@@ -268,7 +270,7 @@ impl Records {
         self.lines.iter().map(|(_, record)| record)
     }
 
-    /// Returns the records about logs that are older than the owner, and the records that are newer.
+    /// Returns the records about logs in two lists: those before the newest owner's record, and those after it.
     #[must_use]
     pub fn around_owner(&self) -> (Vec<Record>, Vec<Record>) {
         let (older, newer): (Vec<_>, Vec<_>) =
@@ -277,27 +279,29 @@ impl Records {
         (records(older), records(newer))
     }
 
-    /// Returns whether a record after the owner's says that this log breaks the line of logs. Either the database was
-    /// not intact when the log was made, or something other than commits of the log has changed the database while the
-    /// log was in use.
+    /// Returns whether this log breaks the line of logs, according to the records after the newest owner's. A log
+    /// breaks the line if something else had changed the database before the log was made, or if something other than
+    /// the log's commits changed the database while the log was in use.
     #[must_use]
     pub fn is_broken(&self, log: LogId) -> bool {
         let is_break = |record: &Record| *record == Record::Begin { log, intact: false };
         self.lines.iter().any(|(at, record)| *at > self.owner_at && is_break(record))
     }
 
-    /// Returns whether the database file, whose stamp is `found` now, is as the last closed log has left it. Also
-    /// returns `true` if a process has since recorded another log, but has not put the guard of that log on the file.
+    /// Returns whether nothing has changed the database file since the last log was closed. `found` is the file's stamp
+    /// now. The result can also be `true` if a process has recorded a new log, but has not yet put the new log's guard
+    /// into the file.
     #[must_use]
     pub fn rests_at(&self, found: Stamp) -> bool {
         let last = self.logs().rev().find(|record| !matches!(record, Record::Begin { .. }));
         matches!(last, Some(Record::Rest { stamp, .. }) if *stamp == found)
     }
 
-    /// Returns the offset of the line of the last [`Record::Rest`], and the log of that record. Returns `None` unless
-    /// `log` is the last log, was made after that record, and found the database intact. If `log` has had no commits, a
-    /// caller can truncate the file at that offset, and then append another [`Record::Rest`] of the earlier log.
-    /// Returns `None` also if an owner was recorded after that record, because the owner's line must stay.
+    /// For a log `log` without commits: returns where to truncate this file, so that it forgets the log, and which log
+    /// was closed before it. The truncation removes the last [`Record::Rest`], so the caller then appends a new one for
+    /// the earlier log. Returns `None` if that is not possible: the last record must be the beginning of `log` with
+    /// `intact: true`, it must follow a [`Record::Rest`], and no owner may be recorded after that `Rest`, because an
+    /// owner's record must stay.
     #[must_use]
     pub fn tail_of(&self, log: LogId) -> Option<(usize, LogId)> {
         let is_begin = |record: &Record| matches!(record, Record::Begin { .. });
@@ -307,10 +311,10 @@ impl Records {
         (is_last && self.owner_at < at).then_some((at, rested))
     }
 
-    /// Returns the closed logs from `log` to the end `now` of the line of logs, oldest first. That end is a log in use,
-    /// or the database file without a guard, with its stamp. The result is empty if `now` is `log` itself. Otherwise it
-    /// begins with `log`. Returns `None` if something other than these logs may have changed the database, so that the
-    /// archive needs a snapshot.
+    /// Returns the closed logs of the line of logs from `log` on, oldest first. `now` is where the line ends now: at a
+    /// log in use, or at the database file without a guard, with this stamp. The result begins with `log`, or is empty
+    /// if the line ends at `log`. Returns `None` if something other than these logs may have changed the database. The
+    /// archive then needs a snapshot.
     #[must_use]
     pub fn since(&self, log: LogId, now: LineEnd) -> Option<Vec<Closed>> {
         if now == LineEnd::Log(log) {
@@ -320,14 +324,16 @@ impl Records {
         let first =
             self.logs().position(|record| matches!(record, Record::End { log: of, .. } if *of == log))?;
         let mut records = self.logs().skip(first).peekable();
-        // Each round reads how the log `of` ended, and which log began after it.
+        // Each round of the loop reads the records about the end of the log `of`, and about the beginning of the log
+        // after it.
         let mut of = log;
         loop {
             let mut end = None;
             while let Some(Record::End { log, position, backlog }) = records.peek()
                 && *log == of
             {
-                // A process has closed the log again. An earlier attempt may have written the backlog already.
+                // If there are several of these records, a process has tried more than once to close the log. The
+                // backlog may be from an earlier attempt.
                 let backlog =
                     *backlog || end.is_some_and(|end: Closed| end.backlog && end.position == *position);
                 end = Some(Closed { log: of, position: *position, backlog });
@@ -338,14 +344,15 @@ impl Records {
             if *log != of {
                 return None;
             }
-            // Of several logs in a row only the last one counts. The guards of the others never came into force.
+            // If several logs begin in a row, only the last one counts. The others never had their guard in the
+            // database file, so they have no commits.
             let mut begun = None;
             while let Some(Record::Begin { log, intact }) = records.peek() {
                 begun = Some((*log, *intact));
                 records.next();
             }
             of = match (begun, now) {
-                // A log that was recorded last may not have its guard yet.
+                // If the last record is the beginning of a log, the database file may not have that log's guard yet.
                 (_, LineEnd::File(found)) if records.peek().is_none() && *stamp == found => {
                     return Some(closed);
                 }
@@ -353,7 +360,8 @@ impl Records {
                 _ => return None,
             };
             if now == LineEnd::Log(of) {
-                // A close of this log may have failed after its record was written.
+                // This log is in use, although it may have a record of its end: a process may have written that record
+                // and then failed to close the log.
                 return records
                     .all(|record| matches!(record, Record::End { log, .. } if *log == of))
                     .then_some(closed);
@@ -362,7 +370,7 @@ impl Records {
     }
 }
 
-/// The end of a line of logs.
+/// Where a line of logs ends now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineEnd {
     /// A log that is in use.

@@ -42,7 +42,8 @@ fn read(records: &[Record]) -> Records {
     Records::decode(&text(records)).unwrap()
 }
 
-/// Returns a line of logs: a log of 5 transactions, a log that was closed twice, and a log in use.
+/// Returns the records of a line of logs: log A with 5 transactions, log B, which a process tried twice to close, and
+/// log C, which is in use.
 fn line() -> Vec<Record> {
     vec![
         begin(A, false),
@@ -78,7 +79,7 @@ fn a_fence_is_of_the_owner_before_it() {
     let found = read(&records);
     assert_eq!((found.fenced, found.of_owner()), (Some(4), vec![owner(), fenced]));
     assert_eq!(found.logs().cloned().collect::<Vec<_>>(), line(), "it is no record of a log");
-    // An owner that takes the archive back is not fenced.
+    // A new owner record means that this database has claimed the archive again, so it is no longer fenced.
     records.push(owner());
     assert_eq!(read(&records).fenced, None);
     records.push(Record::Fenced { generation: u64::MAX });
@@ -89,11 +90,12 @@ fn a_fence_is_of_the_owner_before_it() {
 fn inv72_a_log_is_broken_by_what_was_noted_after_the_owner() {
     let broken = |records: &[Record]| [A, B, C].map(|log| read(records).is_broken(log));
     let mut records = line();
-    // The line of log A says that the database was not intact when the log was made.
+    // The record of log A says that the database was not intact when log A was made.
     assert_eq!(broken(&records), [true, false, false]);
     records.push(begin(C, false));
     assert_eq!(broken(&records), [true, false, true]);
-    // An archive that was enabled after that begins with the database as it is at that time.
+    // If an archive is enabled after these records, it begins with a snapshot of the database as it is then. So the
+    // older records do not matter any more.
     records.push(owner());
     assert_eq!(broken(&records), [false; 3]);
     records.push(begin(C, true));
@@ -148,7 +150,8 @@ fn inv72_a_line_leads_from_log_to_log() {
 fn inv72_a_line_without_one_of_its_records_is_none() {
     let whole = line();
     for missing in 1..whole.len() {
-        // One of two records about the end of a log is enough, if it is the record with the backlog.
+        // Log B has two records of its end, and one of them is enough. Only the first of them says that B has a
+        // backlog.
         let mut records = whole.clone();
         let left_out = records.remove(missing);
         let since = read(&records).since(A, LineEnd::Log(C));
@@ -167,7 +170,7 @@ fn inv72_a_line_without_one_of_its_records_is_none() {
         assert_eq!(read(&records).since(A, LineEnd::Log(C)), None);
         assert_eq!(read(&records).since(C, LineEnd::Log(C)), Some(vec![]));
     }
-    // A close that has failed after its record was written breaks nothing.
+    // A failed close that has written only the record of log C's end does not break the line of logs.
     let tried = [whole.clone(), vec![end(C, 1, true)]].concat();
     assert_eq!(read(&tried).since(A, LineEnd::Log(C)).unwrap().len(), 2);
 }
@@ -194,7 +197,7 @@ fn inv72_a_log_whose_guard_never_went_on_is_passed_over() {
     let since = read(&records).since(A, LineEnd::Log(C)).unwrap();
     assert_eq!(since.len(), 2);
     assert!(read(&records).tail_of(C).is_some() && read(&records).rests_at(stamp(2)));
-    // Of several new logs in a row, only the last one decides whether the line of logs is broken.
+    // If several logs begin in a row, only the last one decides whether the line of logs is broken.
     records.insert(8, begin(LogId([7; 16]), false));
     assert!(read(&records).since(A, LineEnd::Log(C)).is_some(), "the file was what it had been");
     records.push(begin(LogId([6; 16]), false));
@@ -211,7 +214,7 @@ fn inv72_a_torn_or_damaged_line_is_left_out_and_those_behind_it_are_read() {
             Ok(found) => assert_eq!(found.logs().count(), whole - 1),
             Err(error) => assert!(whole == 0 && error == FormatError::Damaged { what: WHAT }),
         }
-        // A process that appends begins a new line.
+        // A process that appends to a torn file first begins a new line.
         let after = [&bytes[..cut], b"\n", begin(B, true).encode().unwrap().as_bytes()].concat();
         if let Ok(found) = Records::decode(&after) {
             assert_eq!(found.logs().next_back(), Some(&begin(B, true)));

@@ -1,11 +1,11 @@
 //! SQLite's b-tree pages: the header, the cell pointers, the cells, and how SQLite changes the bytes of a page when it
 //! inserts and drops a cell (`insertCell`, `dropCell`, `allocateSpace`, `freeSpace`, `defragmentPage`).
 //!
-//! The code trusts nothing in a page. Every access is checked, and a contradiction yields `None`.
+//! The code trusts nothing in a page. It checks every access, and returns `None` if the page contradicts itself.
 //!
-//! The installed SQLite may insert and drop cells differently from this code. The log is correct nevertheless, because
-//! the encoder applies this code too, and records all bytes that still differ. But this code must never change, because
-//! later versions must read the logs that it has encoded.
+//! The installed SQLite may insert and drop cells in another way than this code. The log is correct nevertheless,
+//! because the encoder runs this code too, and records all bytes that still differ. But this code must never change,
+//! because readers must be able to apply the changes that earlier versions have encoded.
 
 use std::ops::{Deref, DerefMut};
 
@@ -14,7 +14,7 @@ const FIRST_FREEBLOCK: usize = 1;
 const CELLS: usize = 3;
 const CONTENT: usize = 5;
 const FRAGMENTS: usize = 7;
-/// Size of a leaf's header in bytes. In an interior page a pointer to the last child follows.
+/// Size of a leaf's header in bytes. The header of an interior page is longer by a pointer to the last child.
 const HEADER_BYTES: usize = 8;
 const CHILD_BYTES: usize = 4;
 
@@ -39,8 +39,8 @@ pub(super) struct Tree<B> {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// Returns the page, if it looks like a b-tree page: it has a known type, and its pointers end before its content
-    /// begins.
+    /// Returns the page, if it looks like a b-tree page. It must have a known type, and the array of cell pointers must
+    /// end before the cells begin.
     pub(super) fn new(bytes: B, header: usize) -> Option<Self> {
         let tree = Self { bytes, header };
         let known = matches!(tree.kind(), INDEX_INTERIOR | TABLE_INTERIOR | INDEX_LEAF | TABLE_LEAF);
@@ -57,7 +57,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.kind() & LEAF != 0
     }
 
-    /// Returns the big-endian number at `at`; 0 outside the page.
+    /// Returns the big-endian 16-bit number at `at`; 0 if that is outside the page.
     #[inline]
     pub(super) fn number(&self, at: usize) -> usize {
         let bytes = self.bytes.get(at..at + 2);
@@ -75,7 +75,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.header + FIRST_FREEBLOCK
     }
 
-    /// Returns where the content begins. On a page of 65536 bytes, 0 stands for the end of the page.
+    /// Returns where the content (the cells) begins. A stored 0 means 65536, the end of the largest page.
     pub(super) fn content(&self) -> usize {
         match self.number(self.header + CONTENT) {
             0 => 65536,
@@ -96,12 +96,12 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.pointers() + 2 * self.cells()
     }
 
-    /// Returns the cell pointers as bytes. [`Tree::new`] has accepted the page.
+    /// Returns the array of cell pointers as bytes. It is inside the page, because [`Tree::new`] has checked that.
     pub(super) fn pointer_bytes(&self) -> &[u8] {
         self.bytes.get(self.pointers()..self.pointers_end()).unwrap_or(&[])
     }
 
-    /// Returns where the cell of a slot begins; 0 if the pointer is outside the page.
+    /// Returns where the cell of a slot begins. Returns 0 if the slot's pointer would be outside the page.
     #[inline]
     pub(super) fn pointer(&self, slot: usize) -> usize {
         self.number(self.pointers() + 2 * slot)
@@ -139,9 +139,9 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// Returns a limit of the file format for index cells, which is `share` 255ths of the page less a constant. One such
-/// limit is the most bytes of a payload that a cell keeps on the page. The other is the fewest bytes that it keeps if
-/// the payload overflows.
+/// Returns one of two limits of SQLite's file format for index cells. With `share` 64, it is the most bytes of a
+/// payload that a cell keeps on its page. With `share` 32, it is the fewest bytes that a cell keeps on its page if the
+/// payload overflows.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
 }
@@ -191,18 +191,20 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
 
 /// The size in bytes of the smallest freeblock. Free bytes in a shorter run are called fragments.
 const FREEBLOCK_BYTES: usize = 4;
-/// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
+/// If a page has more fragment bytes than this, SQLite does not take space from a freeblock if that would leave further
+/// fragment bytes.
 const MOST_FRAGMENTS: usize = 57;
-/// The most fragment bytes that packing keeps in a page. If the new cell needs their space, packing keeps fewer. SQLite
-/// packs a page in one of two ways. If the page has no more fragment bytes than that, and one or two freeblocks, SQLite
-/// moves the bytes before and between the freeblocks. Otherwise it writes all cells again, which leaves no fragments.
+/// The most fragment bytes that SQLite leaves in a page when it packs the page. SQLite packs in one of two ways. If the
+/// page has at most this many fragment bytes, and one or two freeblocks, SQLite only moves the bytes before and between
+/// the freeblocks, and the fragments remain. Otherwise it writes all cells again, and no fragments remain. The limit is
+/// lower if the new cell needs the space of the fragments.
 const FRAGMENTS_KEPT: usize = 4;
 
-/// The place of a new cell.
+/// Where a new cell goes. The *gap* is the unused space between the cell pointers and the cells.
 pub(super) enum Place {
-    /// At the end of the freeblock that `link` links to, or in the whole freeblock.
+    /// At the end of a freeblock, or in its whole space. `link` is the offset of the link to that freeblock.
     Freeblock { link: usize, block: usize, bytes: usize },
-    /// At the end of the gap, before the content.
+    /// At the end of the gap, just before the first cell.
     Gap,
     /// At the end of the gap, after the page was packed.
     Packed { fragments_kept: usize },
@@ -230,7 +232,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         Some((self.packed(fragments_kept)?.checked_sub(length)?, Place::Packed { fragments_kept }))
     }
 
-    /// Returns the freeblocks in order, each as the offset of the link to it, its own offset, and its size in bytes.
+    /// Returns the freeblocks in order. For each freeblock returns the offset of the link that leads to it, its own
+    /// offset, and its size in bytes.
     fn freeblocks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut link = self.free_list();
         std::iter::from_fn(move || {
@@ -253,7 +256,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (block + bytes <= self.bytes.len()).then_some((block + excess, place))
     }
 
-    /// Returns the freeblock from which SQLite could have taken `length` bytes for a cell at `at`.
+    /// Returns the freeblock from which SQLite could have taken the `length` bytes at `at` for a cell.
     fn freeblock_around(&self, at: usize, length: usize) -> Option<Place> {
         let (link, block, bytes) = self.freeblocks().take_while(|(_, block, _)| *block <= at).last()?;
         let excess = bytes.checked_sub(length)?;
@@ -266,14 +269,15 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (self.content() + blocks + self.fragments()).checked_sub(self.pointers_end())
     }
 
-    /// Returns the page's one or two freeblocks, if SQLite can pack the page by moving the bytes before them.
+    /// Returns the page's freeblocks, if there are one or two of them and SQLite can pack the page by moving the bytes
+    /// before them. (0, 0) stands for a second freeblock that does not exist.
     fn one_or_two_freeblocks(&self, fragments_kept: usize) -> Option<[(usize, usize); 2]> {
         let mut blocks = self.freeblocks().map(|(_, block, bytes)| (block, bytes));
         let found = [blocks.next()?, blocks.next().unwrap_or((0, 0))];
         (self.fragments() <= fragments_kept && blocks.next().is_none()).then_some(found)
     }
 
-    /// Returns where the content would begin after packing.
+    /// Returns the offset at which the cells would begin after packing.
     fn packed(&self, fragments_kept: usize) -> Option<usize> {
         if let Some([(_, first), (_, second)]) = self.one_or_two_freeblocks(fragments_kept) {
             return Some(self.content() + first + second);
@@ -283,8 +287,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Inserts a cell at the offset `at`, if it is given. That offset may be anywhere after the pointers. Without `at`,
-    /// inserts the cell where SQLite would place it (before the content or in a freeblock).
+    /// Inserts a cell. If `at` is given, the cell goes to that offset, which may be anywhere after the cell pointers.
+    /// Without `at`, it goes where SQLite would place it.
     pub(super) fn insert(&mut self, slot: usize, at: Option<usize>, cell: &[u8]) -> Option<()> {
         let cells = self.cells();
         if slot > cells {
@@ -392,7 +396,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put(start + 2, end - start)
     }
 
-    /// Moves all cells towards the page's end, so that no freeblock remains.
+    /// Packs the page: moves all cells towards the page's end, so that no freeblock remains.
     fn pack(&mut self, fragments_kept: usize) -> Option<()> {
         let top = match self.one_or_two_freeblocks(fragments_kept) {
             Some([first, second]) => self.close_freeblocks(first, second)?,

@@ -1,6 +1,6 @@
 //! Encodes changes that are operations on cells, applies them, and finds the operations that lead from one page to
-//! another. Bytes that still differ after the operations follow as ranges, so a wrong guess of the operations only
-//! makes the payload longer.
+//! another. After the operations, a payload has the bytes that still differ, as ranges. So if the encoder finds the
+//! wrong operations, the payload is only longer.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, Reader, apply_ranges, encode_ranges, first_byte_of_cells, put};
@@ -12,12 +12,12 @@ pub(super) const OP_INSERT: u8 = 1;
 pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
-/// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new
-/// cell less one, length of the tail, bytes of ranges, and the ranges. The new cell consists of the old cell's first
-/// bytes, then zeros, then the tail, which is the end of the old cell. Finally the reader writes the ranges over the
-/// new cell.
+/// Replaces a cell by a similar cell: drops the old cell, and inserts the new one in the same slot, where SQLite would
+/// place it. Stored: slot, length of the new cell less one, length of the tail, number of bytes of the ranges, and the
+/// ranges. The reader builds the new cell from the first bytes of the old cell, then zeros if necessary, then the tail
+/// (the last bytes of the old cell). Then it writes the ranges over the new cell.
 pub(super) const OP_REPLACE: u8 = 4;
-/// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
+/// Like [`OP_REPLACE`], but the new cell goes to a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
 
 /// The largest number of operations in a payload.
@@ -71,7 +71,8 @@ impl<'a> Operation<'a> {
     /// Applies the operation to a page. `cell` is scratch space.
     ///
     /// # Errors
-    /// `Damaged` or `Short` if the operation is not possible on this page. The page may then be changed in part.
+    /// `Damaged` or `Short` if the operation is not possible on this page. The page may then have a part of the
+    /// changes.
     fn apply(
         &self,
         tree: &mut Tree<&mut [u8]>,
@@ -105,7 +106,8 @@ fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: u
     put(out, length - 1);
 }
 
-/// Fills `cell` with the new cell as it is before the ranges: the front of `old`, zeros, and the tail of `old`.
+/// Fills `cell` with the new cell to which the ranges are then applied: the front of `old`, zeros, and the tail of
+/// `old`.
 fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
     let front = length.checked_sub(tail)?;
     let end = old.get(old.len().checked_sub(tail)?..)?;
@@ -152,8 +154,8 @@ pub(super) fn came_or_went(old: &[u8], new: &[u8], header: usize) -> bool {
     cells(old).zip(cells(new)).is_some_and(|(old, new)| (1..=4).contains(&old.abs_diff(new)))
 }
 
-/// Makes `trial` a payload of the kind *cells*, if there is such a payload shorter than `limit`. Returns how many bytes of
-/// the payload are ranges.
+/// Stores in `trial` a payload of the kind *cells*, and returns how many bytes of the payload are ranges. Returns
+/// `None` if there is no such payload shorter than `limit` bytes.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -173,10 +175,11 @@ pub(super) fn encode(
     found
 }
 
-/// If the ranges take at most this many bytes, the encoder tries no other order of the operations.
+/// If the ranges in a payload take at most this many bytes, the encoder does not try another order of the operations.
 const GOOD_ENOUGH: usize = 16;
 
-/// Tries two orders of the operations, by place and by slot, because a statement may have inserted cells in either order.
+/// Tries two orders of the operations, because a statement may have inserted its cells in either order: by their places
+/// in the page, and by their slots.
 fn first_or_better(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -226,8 +229,9 @@ fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
     rest.iter().any(|byte| *byte != 0) && now.iter().all(|byte| *byte == 0)
 }
 
-/// Makes `trial` the payload of these steps, in this order. Returns how many bytes of the payload are ranges. Sets
-/// `scratch.placed` if a cell is not where SQLite would have placed it.
+/// Stores in `trial` the payload for these steps, in this order. Returns how many bytes of the payload are ranges. Sets
+/// `scratch.placed` if an operation has to store the place of its cell, because SQLite would have placed the cell
+/// somewhere else.
 fn payload(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -261,15 +265,15 @@ fn payload(
     Some(trial.len() - operations)
 }
 
-/// Returns the slot that the first of these steps uses on the page before that step. `new` is the slot of that step's
-/// cell on the new page.
+/// Returns the slot at which the first of these steps inserts or replaces its cell. `new` is the slot of this cell in
+/// the new page. The slot is lower while later steps have cells to insert before it.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));
     new - missing.count()
 }
 
-/// Applies operations to a page as a reader will, and appends them to the payload.
+/// Appends operations to a payload, and applies them to a copy of the old page, as a reader of the payload will.
 struct Writer<'a> {
     tree: Tree<&'a mut [u8]>,
     zeroing: bool,
@@ -278,8 +282,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Encodes as one operation the deletions at the beginning of `steps` that have adjacent slots. Returns the number
-    /// of these steps.
+    /// If `steps` begins with several deletions of adjacent slots, encodes them as one operation. Returns the number of
+    /// steps that the operation covers.
     fn delete(&mut self, last: usize, steps: &[Step]) -> Option<usize> {
         let is_next = |(i, step): (usize, &Step)| matches!(step, Step::Delete { old } if *old + i == last);
         let count = steps.iter().enumerate().take_while(|step| is_next(*step)).count();
@@ -329,7 +333,7 @@ impl Writer<'_> {
 // Determines which cells SQLite inserted, deleted and changed. The search compares the places of cells, or, if SQLite
 // packed the page, the bytes of cells.
 
-/// The change of a cell. `old` is its slot in the old page, and `new` its slot in the new page.
+/// What happened to one cell. `old` is the cell's slot in the old page, and `new` its slot in the new page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Delete { old: usize },
@@ -346,14 +350,15 @@ impl Step {
     }
 }
 
-/// If there are more steps than this, SQLite may have packed the page. On a packed page all places differ, but few cells
-/// do.
+/// If a comparison of places finds more steps than this, SQLite may have packed the page. Packing moves all cells to
+/// other places, but does not change their bytes.
 const FEW: usize = 6;
 
 /// On a packed page, the search finds at most this many consecutive inserted or deleted cells.
 const AHEAD: usize = 8;
 
-/// If more cells than this lie between the first and the last difference, the search does not compare cells one by one.
+/// If more cells than this lie between the first and the last cell that differ, the search does not compare the bytes
+/// of the cells one by one.
 const MIDDLE: usize = 32;
 
 /// Fills `steps`. Returns `None` if no cell was inserted, deleted or changed, or if there are more operations than a payload
@@ -378,7 +383,8 @@ fn steps_between(
     (!steps.is_empty() && steps.len() <= MAX_OPERATIONS).then_some(())
 }
 
-/// The slots between the equal pointers with which both pages begin and the equal pointers with which both end.
+/// The middle slots of the old page (`old..old_end`) and of the new page (`new..new_end`). Both pages have the same
+/// slots before the middle, and the same slots after it.
 struct Middle {
     old: usize,
     old_end: usize,
@@ -399,8 +405,9 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
     between(before, after, middle, seen, steps);
 }
 
-/// Appends steps for the rest of the middle. New cells replace the old cells at the same distance from the middle's
-/// beginning. If old cells are left, they were deleted. If new cells are left, they were inserted.
+/// Appends the steps for the slots that are left in the middle. Pairs the old slots and the new slots in order: in each
+/// pair, the new cell replaces the old one. Old slots without a partner were deleted, and new slots without a partner
+/// were inserted.
 fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
     let replaced = pairs.len();
@@ -455,8 +462,8 @@ fn between(
     finish(&Middle { old, old_end, new, new_end }, steps);
 }
 
-/// Appends to `steps` the steps that a comparison of the cells' bytes finds. If it does not find fewer than `limit`, it
-/// appends at least `limit` steps, which may be wrong.
+/// Finds the steps by comparing the bytes of the cells, and appends them to `steps`. Gives up if there are `limit`
+/// steps or more: then it appends at least `limit` steps, which may be wrong.
 fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, limit: usize) {
     let same = |old: usize, new: usize| {
         let cell = before.cell(old);

@@ -7,9 +7,9 @@
 //! copy of the old page, just as a reader will, and then records every byte that still differs. So a reader gets
 //! exactly the new page, whatever SQLite did.
 //!
-//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges. It stores
-//! operations or moves only if cells were rearranged ([`encode_rearranged`]). A comparison of the cell pointers shows
-//! at little cost whether they were.
+//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges, and stores
+//! operations or moves only if cells were rearranged ([`encode_rearranged`]). The encoder compares the cell pointers to
+//! find that out, which costs little.
 
 mod btree;
 mod cells;
@@ -27,17 +27,19 @@ use payload::{
     encode_ranges_over_zeros,
 };
 
-/// If ranges take at most this many bytes after the cell operations, the encoder does not search for anything shorter.
+/// If a payload of cell operations has at most this many bytes of ranges, the encoder does not search for a shorter
+/// payload.
 const LITTLE_LEFT_OVER: usize = 8;
-/// If plain ranges take at most this many bytes, the encoder does not search for anything shorter.
+/// If a payload of ranges alone has at most this many bytes, the encoder does not search for a shorter payload.
 const SHORT_CHANGE: usize = 10;
-/// If ranges take at most this many bytes after the cell operations, a search for moves is not worth its time.
+/// If a payload of cell operations has at most this many bytes of ranges, the encoder does not search for moves,
+/// because that would take too long for what it could save.
 const FEW_LEFT_OVER: usize = 48;
-/// If plain ranges take at most the page's length divided by this number, a search for moves of many cells is not worth
-/// the time.
+/// If ranges alone take at most the page's length divided by this number, the encoder does not search for moves of many
+/// cells, because that would take too long for what it could save.
 const LONG_CHANGE: usize = 8;
-/// If the shortest payload so far is no longer than the page's length divided by this number, the encoder does not try
-/// the whole page without its zeros.
+/// If the shortest payload found so far is at most as long as the page's length divided by this number, the encoder
+/// does not try a payload with all bytes of the page that are not zero.
 const WHOLE_FROM: usize = 8;
 
 /// Memory that the encoder reuses. It does not influence the encoding.
@@ -51,9 +53,9 @@ pub struct Scratch {
 /// Appends to `out` a payload that makes `new` from `old`, and returns its kind. Both images have the same size, 512 to
 /// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header follows the database header, else 0.
 ///
-/// If cells were inserted or deleted, and the operations on cells leave few bytes for ranges, the payload is these
-/// operations. Otherwise it is the shortest payload that the encoder finds, at most two bytes longer than what
-/// `diff::encode` makes.
+/// If a few cells were inserted or deleted, the encoder first tries a payload of operations on cells. It takes this
+/// payload at once if only a few bytes of it are ranges. Otherwise it takes the shortest payload that it finds, which
+/// is at most two bytes longer than what `diff::encode` makes.
 pub fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -94,7 +96,7 @@ pub fn encode(
     best.kind
 }
 
-/// The form of what [`encode_rearranged`] has appended.
+/// What [`encode_rearranged`] has appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
     /// This many ranges, as `diff::encode` makes them.
@@ -103,10 +105,10 @@ pub enum Difference {
     Change,
 }
 
-/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. If cells were rearranged,
-/// appends a payload of cell operations or moves instead, provided that such a payload leaves few bytes for ranges or
-/// is shorter. Cells that stayed in place or were added after all others do not count as rearranged. If no cell was
-/// rearranged, this function only compares the cell pointers in addition to what `diff::encode` does. The arguments are
+/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. But if cells were rearranged,
+/// it tries a payload of cell operations or moves. It appends that payload instead of the ranges if the payload is
+/// shorter, or has only a few bytes of ranges. Cells that stayed in place or were added after all others do not count
+/// as rearranged. If no cell was rearranged, this function costs little more than `diff::encode`. The arguments are
 /// those of [`encode`].
 pub fn encode_rearranged(
     scratch: &mut Scratch,
@@ -199,15 +201,15 @@ pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
     }
 }
 
-/// If at most this many pointers lie between the common beginning and the common end of the two pointer arrays, few
-/// cells were rearranged.
+/// The two pointer arrays may begin with the same pointers and end with the same pointers. If at most this many
+/// pointers lie between, few cells were rearranged.
 const FEW: usize = 4;
 
 /// The degree to which the cells of a page were rearranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rearranged {
-    /// No cell was rearranged: cells only changed in place or were added after all others. A page that is not a b-tree
-    /// page, or that changed its type, also gets this answer.
+    /// No cell was rearranged: cells only changed in place or were added after all others. This is also the result for
+    /// a page that is not a b-tree page, or that has changed its type.
     Hardly,
     /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,

@@ -5,10 +5,11 @@ use super::btree::Tree;
 use super::payload::{DAMAGED, KIND_MOVES, Reader, apply_ranges, encode_ranges, put};
 use crate::{FormatError, diff};
 
-/// A move of fewer bytes than this costs as much as the bytes themselves.
+/// The fewest bytes that a move covers. To store a move takes about as many bytes as this, so a shorter move saves
+/// nothing.
 const SHORTEST_MOVE: usize = 8;
-/// The largest distance, in bytes, at which the search looks for bytes that have slid on a page that is not a b-tree
-/// page.
+/// How far, in bytes, an array on a page that is not a b-tree page may have been shifted for the search to find the
+/// shift.
 const FARTHEST_SLIDE: usize = 64;
 
 /// Memory that the encoder reuses.
@@ -26,8 +27,8 @@ struct Move {
     length: usize,
 }
 
-/// Applies the moves, then writes the ranges over the page. Requires that the targets of the moves ascend and are
-/// disjoint, so that all moves together move at most a page.
+/// Applies the moves, then writes the ranges over the page. The targets of the moves must ascend and be disjoint. So
+/// all moves together copy at most as many bytes as a page has.
 pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
     let count = payload.number()?;
     let old = page.to_vec();
@@ -43,7 +44,7 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
     apply_ranges(page, payload)
 }
 
-/// Makes `trial` a payload of the kind *moves*. Returns `false` if nothing moved.
+/// Stores in `trial` a payload of the kind *moves*. Returns `false` if it finds no moves.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -54,7 +55,8 @@ pub(super) fn encode(
     let Scratch { page, moves } = scratch;
     moves.clear();
     match (Tree::new(old, header), Tree::new(new, header)) {
-        // As a rule no cell moves while its pointer stays. So equal pointers mean that there are no moves.
+        // If all cell pointers are equal, do not search for moves, because SQLite changes the pointer of a cell that it
+        // moves.
         (Some(before), Some(after)) if before.pointer_bytes() == after.pointer_bytes() => {}
         (Some(before), Some(after)) if before.kind() == after.kind() => {
             of_pointers(&before, &after, moves);
@@ -85,7 +87,7 @@ pub(super) fn encode(
     true
 }
 
-/// Sorts the moves, joins moves that continue each other, and removes short and overlapping moves.
+/// Sorts the moves, joins two moves if the second continues the first, and removes short and overlapping moves.
 fn tidy(moves: &mut Vec<Move>) {
     moves.sort_unstable();
     moves.dedup_by(|next, last| {
@@ -105,8 +107,8 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// Finds the move of the equal pointers with which both pointer arrays end. If the numbers of pointers differ, these
-/// pointers slid.
+/// Finds how the pointer array was shifted. If the arrays have different lengths but end with the same pointers, SQLite
+/// has moved these pointers.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;
@@ -118,8 +120,7 @@ fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>)
 
 /// Finds the cells that have moved to another offset.
 fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
-    // Limit the comparisons, because a new cell that the old page does not have is compared with all remaining cells of
-    // the old page.
+    // Limit the number of comparisons. A cell that is new has to be compared with all remaining cells of the old page.
     let mut comparisons = before.cells() + after.cells() + 64;
     let mut next = 0;
     for slot in 0..after.cells() {
@@ -136,15 +137,15 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     }
 }
 
-/// Finds a move on a page that is not a b-tree page: the bytes after the first difference, if the old page has them
-/// near that offset.
+/// Finds a shift of bytes on a page that is not a b-tree page: from the first difference on, the new page may have
+/// bytes that are at a nearby offset in the old page.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
     let end = new.len() - diff::common_suffix(old, new);
     let word = |page: &[u8], at: usize| -> Option<[u8; SHORTEST_MOVE]> {
         page.get(at..at + SHORTEST_MOVE)?.try_into().ok()
     };
-    // A run of one byte value would match at every distance, so do not search.
+    // If all bytes have the same value, they would match at every distance, so do not search.
     let is_run =
         |page: &[u8]| page.get(first..end).is_none_or(|bytes| bytes.windows(2).all(|two| two[0] == two[1]));
     if is_run(old) || is_run(new) {

@@ -1,8 +1,8 @@
 //! The bytes of a payload: its first byte, numbers, and ranges.
 //!
 //! The first byte says the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of the numbers are
-//! small, because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most a
-//! page, and the encoding is such that at most one of them needs three bytes.
+//! small, because they are slots, distances and lengths of cells. The numbers in a list of ranges add up to at most the
+//! size of a page, and so at most one of them needs three bytes.
 //!
 //! Ranges are bytes that a reader writes over a page. A payload stores each range as the distance from the end of the
 //! previous range, its length less one, and its bytes. Ranges ascend, are disjoint, and fill the rest of the payload.
@@ -86,7 +86,7 @@ const SHORT: FormatError = FormatError::Short { what: "a page change" };
 
 /// Numbers below this take one byte. From this number on, a second byte follows the first.
 const TWO_BYTES_FROM: usize = 127;
-/// Numbers from this on are stored as [`THREE_BYTES_MARK`] and two more bytes.
+/// Numbers from here on take three bytes: [`THREE_BYTES_MARK`] and two more bytes.
 const THREE_BYTES_FROM: usize = 32895;
 /// The first byte of a number of three bytes.
 const THREE_BYTES_MARK: u8 = 255;
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
         Ok(TWO_BYTES_FROM + (high << 8 | usize::from(self.byte()?)))
     }
 
-    /// Reads a length, which is at least 1 and is stored less one.
+    /// Reads a length. A length is at least 1, and the payload stores the length minus 1.
     pub(super) fn length(&mut self) -> Result<usize, FormatError> {
         Ok(self.number()? + 1)
     }
@@ -144,8 +144,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// If at most this many equal bytes lie between two differences, one range stores them with the differences. The equal
-/// bytes take about as much space as the numbers of a second range would.
+/// If at most this many equal bytes lie between two differences, one range stores both differences and the equal bytes.
+/// The equal bytes take about as much space as the numbers of a second range would.
 const NOT_WORTH_A_SPLIT: usize = 3;
 
 /// Appends the ranges in which `new` differs from `old`. Both have the same length.
@@ -177,7 +177,8 @@ fn put_range(new: &[u8], after: usize, range: std::ops::Range<usize>, out: &mut 
 /// Writes the ranges in the rest of a payload over `page`.
 ///
 /// # Errors
-/// `Damaged` if a range leaves the page, `Short` if a range is cut short. `page` may then hold some of the ranges.
+/// `Damaged` if a range reaches beyond the end of the page, `Short` if a range is cut short. Some of the ranges may
+/// then have been written to `page`.
 pub(super) fn apply_ranges(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
     let mut at = 0;
     while !payload.is_empty() {
@@ -191,7 +192,7 @@ pub(super) fn apply_ranges(page: &mut [u8], payload: &mut Reader<'_>) -> Result<
     Ok(())
 }
 
-/// The number of bytes compared with zeros at once.
+/// How many bytes are compared with zeros in one step.
 const STRIDE: usize = 64;
 
 fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
@@ -201,8 +202,9 @@ fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
     page.get(at..)?.iter().position(|byte| *byte != 0).map(|found| at + found)
 }
 
-/// Returns the end of the range that begins at `start`. If a byte other than 0 is followed by enough zeros to make
-/// another range worthwhile, the range ends after that byte. Otherwise it ends after the page's last byte other than 0.
+/// Returns the end of the range that begins at `start`. The range ends before the first run of zeros that is long
+/// enough for another range to take less space than the zeros. If there is no such run, it ends after the page's last
+/// byte that is not 0.
 fn end_before_zeros(page: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     for (at, byte) in page.iter().enumerate().skip(end) {

@@ -6,7 +6,8 @@ use proptest::sample::Index;
 use super::payload::{DAMAGED, KIND_CELLS, KIND_MOVES};
 use super::*;
 
-/// Encodes a change, applies it, and compares the result. Returns the kind and the payload.
+/// Encodes the change from `old` to `new`, applies it to `old`, and checks that the result is `new`. Returns the kind
+/// and the payload.
 fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     let mut payload = vec![0xee];
     let as_kind = encode(&mut Scratch::default(), old, new, header, &mut payload);
@@ -17,7 +18,8 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     assert!(page == new, "{as_kind:?} came out different");
     let mut plain = Vec::new();
     diff::encode(old, new, &mut plain);
-    // An inserted cell may replace another cell that left the same bytes there. In that case ranges are shorter.
+    // An operation stores the whole inserted cell. Ranges can be shorter if the place of the new cell already had the
+    // same bytes, which an earlier cell has left there.
     let least = if as_kind == ChangeKind::Cells { new.len() } else { plain.len() + 2 };
     assert!(payload.len() <= least, "{} bytes for {}", payload.len(), plain.len());
     (as_kind, payload)
@@ -50,7 +52,8 @@ fn filled(page_bytes: usize, header: usize, count: u8) -> Vec<u8> {
     page
 }
 
-/// Like `round_trip`, with [`encode_rearranged`]. Returns the payload if it is a page change.
+/// Does the same as `round_trip`, but encodes with [`encode_rearranged`]. Returns the payload if it is a page change,
+/// and `None` if it consists of plain ranges.
 fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8>> {
     let mut payload = vec![0xee];
     let found = encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload);
@@ -63,8 +66,8 @@ fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8
     }
     if found == Difference::Change {
         assert!(page == new, "came out different");
-        // An inserted cell may replace another cell that left the same bytes there. In that case ranges are
-        // shorter.
+        // An operation stores the whole inserted cell. Ranges can be shorter if the place of the new cell already had
+        // the same bytes, which an earlier cell has left there.
         assert!(payload.len() < plain.len() || payload[0] & 0x0f == KIND_CELLS && payload.len() <= new.len());
     }
     (found == Difference::Change).then_some(payload)
@@ -232,7 +235,7 @@ fn operations_on_what_is_no_tree_are_refused() {
     assert!(apply(&mut [], &insert).is_err());
 }
 
-/// A change of a page: the kind of change, the place, the cell's row and its length.
+/// A change of a page that a test makes: the kind of change, the place, the row of the cell, and the cell's length.
 type Act = (u8, Index, u8, usize);
 
 fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {

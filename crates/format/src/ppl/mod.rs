@@ -1,8 +1,8 @@
 //! Layouts of the `ppl` log. The constants follow `docs/format/ppl.md`.
 //!
 //! A log is a superblock, a transaction log, slots for page images that are being merged, a page table, and chunks of
-//! extents. An extent is a log sector of one page, or a piece of the common pool. A page's log is a chain of extents,
-//! whose bodies together hold one stream of records.
+//! extents. An extent is a log sector of one page, or a piece of the common pool. Each page has a log of its own, a
+//! chain of extents. The bodies of these extents together hold one stream of records.
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +20,12 @@ pub const MAGIC: [u8; 8] = *b"DURALPPL";
 pub const VERSION: u32 = 1;
 /// Size of the superblock in bytes.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Offset of the word in the superblock that says how many chunks have file space.
+/// Offset of the superblock's word that says for how many chunks the file has space.
 pub const GROWN_OFFSET: u64 = 1344;
-/// Offset of the word in the superblock that says how many chunks a log without a limit usually has.
+/// Offset of the superblock's word that says how many chunks a log without a limit usually has.
 pub const USUAL_OFFSET: usize = 1352;
-/// The value of [`Superblock::limit_chunks`] for a log without a limit. The number of an extent has too few bits for
-/// more chunks.
+/// The value of [`Superblock::limit_chunks`] for a log without a limit. A log cannot have more chunks than this,
+/// because the numbers of the extents would need more bits than they have.
 pub const NO_LIMIT_CHUNKS: u32 = 1 << 24;
 
 /// The offset of the transaction log.
@@ -37,8 +37,8 @@ pub const TRANSACTIONS: u64 = 1024;
 pub const TRANSACTION_BYTES: usize = 64;
 /// The offset of the slots.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
-/// The largest number of slots. The segment has space for only this many slots: for each slot it stores which process
-/// is merging the slot's page.
+/// A log may have at most this many slots. For each slot, the shared segment stores which process is merging the slot's
+/// page, and the segment has space for only this many.
 pub const MOST_SLOTS: u32 = 512;
 /// Size of a slot's header in bytes. The page follows the header.
 pub const SLOT_HEADER_BYTES: u64 = 64;
@@ -47,19 +47,20 @@ pub const SLOT_HEADER_BYTES: u64 = 64;
 pub const SECTORS_PER_CHUNK: u32 = 32;
 /// Size of a piece of the common pool in bytes.
 pub const PIECE_BYTES: u32 = 1024;
-/// Size of an extent's state in bytes. The log stores the states beside the extents, but they have no meaning after the
-/// last process has ended.
+/// Size of an extent's state in bytes. The states are stored in the chunks, but nobody reads them after the last
+/// process that used the log has ended.
 pub const STATE_BYTES: u64 = 64;
 /// Size of an extent's header in bytes. The body follows the header.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
-/// Offset, in an extent's header, of the number of the transaction up to which the extent's page is merged.
+/// Offset of a word in an extent's header. It says how far the extent's page is merged: the number of the last
+/// transaction whose change of the page is in the database file.
 pub const MERGED_AT: u64 = 24;
 /// Size of a record's header in bytes. The payload follows the header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
-/// The largest number of a transaction.
+/// The highest number that a transaction can have.
 pub const LAST_TRANSACTION: u64 = (1 << (64 - LENGTH_BITS)) - 1;
 
-/// Number of bits for the length of a record in its first word.
+/// How many bits of a record's first word hold the record's length. The other bits hold the transaction's number.
 const LENGTH_BITS: u32 = 20;
 
 // The superblock, and the offsets of the parts of a log.
@@ -84,7 +85,7 @@ pub struct Superblock {
     pub sector_bytes: u32,
     /// The largest number of chunks that the log may have.
     pub limit_chunks: u32,
-    /// The number of chunks that the log has while no transaction needs more.
+    /// The number of chunks that the log has unless a transaction needs more.
     pub usual_chunks: u32,
     /// Number of slots for page images.
     pub slots: u32,
@@ -291,7 +292,7 @@ impl Geometry {
         SLOTS_OFFSET + u64::from(slot) * self.slot_bytes
     }
 
-    /// Returns the offset of the head of the page table's list for a page.
+    /// Returns the offset of the list in the page table to which this page belongs (of the list's head).
     #[must_use]
     pub fn bucket_offset(&self, page_number: u32) -> u64 {
         let mixed = page_number.wrapping_mul(0x9E37_79B1);
@@ -306,9 +307,9 @@ impl Geometry {
 /// The header of an extent that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentHeader {
-    /// The page whose records the extent holds.
+    /// The number of the page whose records the extent holds.
     pub page_number: u32,
-    /// The extent's place in the page's chain. The places in a chain are numbered without gaps.
+    /// The extent's place in the page's chain. The places of a chain are consecutive numbers.
     pub order: u32,
     /// The transaction that took the extent.
     pub taken_by: u64,
@@ -350,7 +351,8 @@ pub fn record_word(transaction: u64, payload_bytes: u32) -> u64 {
     transaction << LENGTH_BITS | u64::from(payload_bytes)
 }
 
-/// Returns the transaction and the payload bytes in the first word of a record; `None` if there is no record.
+/// Returns what the first word of a record says: the number of the transaction, and the size of the payload in bytes.
+/// Returns `None` if there is no record.
 #[must_use]
 pub fn read_record_word(word: u64) -> Option<(u64, u32)> {
     let payload = (word & ((1 << LENGTH_BITS) - 1)) as u32;
@@ -402,7 +404,8 @@ impl SlotHeader {
         (it.page_number > 0 && u64_le(bytes, 16) == it.check(id, image)).then_some(it)
     }
 
-    /// Returns the page in a slot, from the first bytes of the slot's header; 0 if the slot is free.
+    /// Returns the number of the page that a slot holds, from the first bytes of the slot's header; 0 if the slot is
+    /// free.
     #[must_use]
     pub fn page_of(bytes: &[u8]) -> u32 {
         array(bytes, 0).map_or(0, u32::from_le_bytes)
@@ -426,8 +429,9 @@ pub enum TransactionKind {
 impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
-    /// Returns the mark of this state in a transaction's record. Each transaction has marks of its own. So a reader
-    /// never mistakes a mark that an earlier transaction has left in the same record for the mark of this transaction.
+    /// Returns the mark that says, in the record of the transaction `number`, that the transaction is in this state.
+    /// The marks of different transactions differ. So a reader does not mistake a mark that an earlier transaction has
+    /// left in the same place for the mark of this transaction.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))
@@ -445,7 +449,7 @@ pub struct TransactionRecord {
     pub db_pages: u32,
     /// When the transaction was sealed, in milliseconds since 1970.
     pub time_ms: u64,
-    /// Whether everything committed is in the database file, so that the log may be deleted.
+    /// Whether all commits are in the database file, so that the log may be deleted.
     pub retired: bool,
 }
 
@@ -480,8 +484,8 @@ impl TransactionRecord {
     /// record, or if the writer never completed it.
     ///
     /// # Errors
-    /// `Damaged` if the mark says *commit* but the rest does not match the check. The cause must be damage, because
-    /// the writer stores that mark only after the rest is durable.
+    /// `Damaged` if the mark says *commit* but the rest of the record does not match the check. A crash cannot cause
+    /// that, because the writer stores that mark only after the rest is durable.
     pub fn decode(
         bytes: &[u8; TRANSACTION_BYTES],
         id: LogId,

@@ -47,7 +47,7 @@ fn a_superblock_round_trips_and_every_flipped_bit_is_noticed() {
     }
 }
 
-/// A log that was made before logs had a usual size has zeros where that size is stored.
+/// A log of an earlier build has zeros at `USUAL_OFFSET`, because that build did not store a usual size.
 #[test]
 fn the_usual_size_of_a_log_is_checked_and_is_the_limit_if_it_is_not_there() {
     let bytes_of = |limit_chunks, usual_chunks| {
@@ -129,8 +129,8 @@ fn a_transaction_record_is_found_at_its_place_only() {
     assert_eq!(TransactionRecord::decode(&bytes, LogId([8; 16]), 7), Ok(None));
     for bit in 0..8 * bytes.len() {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A reader treats a record without its mark, or with another number, as a record that the writer never
-        // completed.
+        // If the mark is missing, or the number is another one, a reader assumes that the writer never completed the
+        // record.
         let torn = TransactionRecord::decode(&bytes, ID, 7);
         assert_eq!(torn.is_err(), bit >= 128, "bit {bit}: {torn:?}");
         assert_ne!(torn, Ok(Some(record)));

@@ -1,7 +1,6 @@
 //! Layouts of the `scratchpad` engine. The constants follow `docs/format/scratchpad.md`.
 //!
-//! A log consists of a small file that belongs to this log alone, and of pages in a region that the logs of several
-//! databases share.
+//! A log consists of a small file of its own, and of pages in a region. The logs of several databases share a region.
 
 #[cfg(test)]
 mod tests;
@@ -98,17 +97,17 @@ impl Superblock {
     }
 }
 
-// The header line of a page of the region, which says which log owns the page, and where the page is in its
-// transaction.
+// The header of a page of the region, which is one cache line. It says which log owns the page, and where the page is
+// in its transaction.
 
-/// Size in bytes of a page's header, which is one line.
+/// Size in bytes of a page's header, which is one cache line.
 pub const HEADER_BYTES: u64 = 64;
 /// Number of bytes in a page after its header. These bytes are a part of the stream of the page's transaction.
 pub const STREAM_BYTES: u64 = PAGE_BYTES - HEADER_BYTES;
 /// Offset in a page's header of the link to the transaction's next page.
 pub const LINK_AT: u64 = 32;
-/// Offset, in the header of a transaction's first page, of the link to the transaction's last entry. The link counts
-/// lines from the region's beginning.
+/// Offset, in the header of a transaction's first page, of the link to the transaction's last entry. This link holds
+/// the number of a cache line, counted from the region's beginning.
 pub const LAST_AT: u64 = 40;
 /// Offset, in the header of a transaction's first page, of the link to the first page of the next transaction.
 pub const FOLLOW_AT: u64 = 48;
@@ -176,7 +175,7 @@ pub struct PageHeader {
 }
 
 impl PageHeader {
-    /// Returns the header of page `page` without the owner's word and the links.
+    /// Returns the header of the page `page`, without the owner's word, and with zeros for the links.
     #[must_use]
     pub fn encode(&self, id: LogId, page: u32) -> [u8; HEADER_BYTES as usize - 8] {
         let mut out = [0; HEADER_BYTES as usize - 8];
@@ -229,7 +228,7 @@ pub fn first_link_tag(id: LogId, generation: u64) -> u32 {
     xxh3_64_with_seed(&generation.to_le_bytes(), id.seed()) as u32
 }
 
-/// Returns the word that links to a page or a line. It is never 0.
+/// Returns the word that links to `target`, the number of a page or of a cache line. The word is never 0.
 #[must_use]
 pub fn link_word(target: u32, tag: u32) -> u64 {
     u64::from(target)
@@ -254,7 +253,7 @@ const _: () = assert!((MOST_PAGES as u64) * (PAGE_BYTES / HEADER_BYTES) <= u32::
 pub const ENTRY_BYTES: u64 = 64;
 /// Offset of the page's record in a change.
 pub const RECORD_AT: u64 = 16;
-/// Size in bytes of what precedes the ranges of a change.
+/// Size in bytes of what precedes the ranges in a change: the change's own words, and the header of the record.
 pub const CHANGE_HEADER_BYTES: u64 = RECORD_AT + RECORD_HEADER_BYTES as u64;
 
 /// Codes in the first word of an entry.
@@ -276,7 +275,7 @@ pub fn read_change_word(word: u64) -> Option<u32> {
     (change_word(size) == word).then_some(size)
 }
 
-/// Returns how many bytes of the stream a change takes if its record has `record_bytes` bytes.
+/// Returns how many bytes a change takes in the transaction's stream if the change's record has `record_bytes` bytes.
 #[must_use]
 pub fn entry_bytes(record_bytes: u32) -> u64 {
     (RECORD_AT + u64::from(record_bytes)).next_multiple_of(ENTRY_BYTES)
@@ -313,7 +312,7 @@ pub struct CommitEntry {
 }
 
 impl CommitEntry {
-    /// Returns the line, with the mark of a transaction that is not committed yet.
+    /// Returns the bytes of the entry, with the mark of a transaction that is not committed yet.
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; ENTRY_BYTES as usize] {
         let mut out = [0; ENTRY_BYTES as usize];
@@ -326,7 +325,7 @@ impl CommitEntry {
         out
     }
 
-    /// Reads a line, with either mark. Returns `None` if the line is not the last entry of this transaction.
+    /// Reads a cache line, which may have either mark. Returns `None` if it is not the last entry of this transaction.
     #[must_use]
     pub fn decode(
         bytes: &[u8; ENTRY_BYTES as usize],
@@ -347,8 +346,8 @@ pub fn committing_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTING, id, generation, transaction)
 }
 
-/// Returns the first word of the last entry of a committed transaction. Only the store that commits the transaction
-/// writes this word.
+/// Returns the first word of the last entry of a committed transaction. A writer commits the transaction by storing
+/// this word.
 #[must_use]
 pub fn committed_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTED, id, generation, transaction)
@@ -371,7 +370,7 @@ pub const REGION_MAGIC: [u8; 8] = *b"DURALREG";
 pub const REGION_VERSION: u32 = 1;
 /// The number of bytes of a region's superblock that a process writes only once.
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;
-/// Offset of the count of pages in use. The count is a hint only.
+/// Offset of the count of pages in use. The count may be wrong, and serves only as a hint.
 pub const USED_AT: u64 = 128;
 /// Offset of the count of the logs in the region. The count is never too low. It is too high if something other than
 /// this library deleted a log.
@@ -452,15 +451,16 @@ impl RegionSuperblock {
     }
 }
 
-// The words in a log's file that name the pages of a rollback journal and give its length.
+// The words in a log's file that say where a rollback journal begins, and how long it is.
 
 /// Offset of the word that names the journal's first page.
 pub const JOURNAL_CHAIN_OFFSET: u64 = 1600;
 /// Offset of the word that says whether a journal exists, and how long it is. This word and the word before it are in
 /// the same cache line.
 pub const JOURNAL_STATE_OFFSET: u64 = 1608;
-/// Offset of the count of changes of the journal, in the same cache line as the two words before it. The count is odd
-/// from the first store of a change until the process has made the whole change durable.
+/// Offset of the word that counts how often the journal has been changed, in the same cache line as the two words
+/// before it. The word is odd while a change is in progress: from the change's first store until the whole change is
+/// durable.
 pub const JOURNAL_CHANGES_OFFSET: u64 = 1624;
 /// Every journal has fewer bytes than this.
 pub const JOURNAL_LIMIT: u64 = 1 << 47;

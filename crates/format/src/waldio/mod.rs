@@ -15,7 +15,7 @@ use crate::{FormatError, LogId, ORIGIN_BYTES, Origin, head};
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
 /// The format version.
 pub const VERSION: u32 = 4;
-/// Size in bytes of the superblock and of each generation slot. No device has larger blocks.
+/// Size in bytes of the superblock and of each generation slot. This is also the largest block size of a device.
 pub const AREA_BYTES: u64 = 4096;
 /// The offset of the log's blocks, which follow the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
@@ -66,7 +66,7 @@ pub struct Superblock {
     pub block_bytes: u32,
     /// Layout of frames.
     pub layout: Layout,
-    /// The most bytes that the file may have.
+    /// The largest size that the file may have, in bytes.
     pub limit_bytes: u64,
 }
 
@@ -119,9 +119,9 @@ pub struct Slot {
     pub generation: u64,
     /// SQLite's WAL header; `None` for an empty log.
     pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Whether everything committed is in the database file, so that the log may be deleted.
+    /// Whether all commits are in the database file, so that the log may be deleted.
     pub retired: bool,
-    /// The least number of bytes that the file certainly has.
+    /// The file has at least this many bytes.
     pub file_bytes: u64,
     /// The number of transactions sealed in the log before this generation.
     pub position: u64,
@@ -177,8 +177,8 @@ impl Slot {
     }
 }
 
-/// Returns the seed of the checksums at an offset of the log. The seed differs between logs, generations and offsets,
-/// so bytes of another log, generation or offset do not pass the check.
+/// Returns the seed for a checksum at this offset of the log. Each log, generation and offset has a seed of its own. So
+/// a checksum does not match bytes that belong to another log, generation or offset.
 fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
@@ -194,7 +194,7 @@ const GROUP_GENERATION_HIGH: usize = 36;
 const GROUP_TIME: usize = 40;
 const GROUP_HASHED: usize = 56;
 
-/// The header of a group. A group is the transactions that one write made durable.
+/// The header of a group. A group consists of the transactions that one write has made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupHeader {
     /// Sequence number of the group's first transaction in the generation, from 1.
@@ -248,7 +248,8 @@ impl GroupHeader {
     }
 }
 
-/// Returns the header of a group that is still open, in which only magic number, generation and time are set.
+/// Returns the header of an open group, that is, of a group to which transactions are still added. Only the magic
+/// number, the generation and the time are set in it.
 #[must_use]
 pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
     let mut out = [0; GROUP_HEADER_BYTES as usize];
@@ -266,8 +267,8 @@ pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
 }
 
-/// The hash over a group's transactions. The hash covers the header of the first transaction last, because a writer
-/// that writes a large transaction piece by piece knows that header only at the end.
+/// The hash over a group's transactions. The header of the first transaction is hashed last, because a writer that
+/// writes a large transaction piece by piece knows this header only at the end.
 #[derive(Clone)]
 pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 
@@ -278,7 +279,7 @@ impl BodyHash {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
     }
 
-    /// Adds the next bytes of the group. The bytes of the first transaction's header come last (`finish`).
+    /// Adds the next bytes of the group. Skip the first transaction's header, which `finish` adds.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -291,8 +292,8 @@ impl BodyHash {
     }
 }
 
-/// The most bytes of a body that [`body_hash`] copies in order to hash the body in one call. One call takes a third of
-/// the time, and the bodies of most groups are no larger.
+/// [`body_hash`] copies a body of at most this many bytes, so that it can hash the body in one call. That takes a third
+/// of the time, and most groups have such small bodies.
 const SMALL_BODY: usize = 1024;
 
 /// Returns the hash of a group's transactions, all of which are in `body`.
@@ -312,8 +313,8 @@ pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
 
 /// Size of a transaction header in bytes.
 pub const TX_HEADER_BYTES: u32 = 32;
-/// The value in a transaction's size field if the transaction is the only one in its group, and so ends where the
-/// group ends.
+/// The value in a transaction's size field if the transaction is the only one in its group. Such a transaction ends
+/// where the group ends.
 pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
 
 /// The header of one transaction in a group.
@@ -393,7 +394,8 @@ const MARK_STARTS_TRANSACTION: u32 = 1 << 29;
 const MARK_STARTS_GROUP: u32 = 1 << 30;
 const MARK_ORDERED: u32 = 1 << 31;
 
-/// Returns the bits of the generation that a mark stores. The other bits are in the seed of the mark's check.
+/// Returns the low bits of the generation, which a mark stores. The other bits are part of the seed of the mark's
+/// check.
 fn mark_generation(generation: u64) -> u32 {
     generation as u32 & !(u32::MAX << MARK_GENERATION_BITS)
 }
@@ -403,12 +405,12 @@ fn mark_generation(generation: u64) -> u32 {
 pub struct Mark {
     /// Database page number.
     pub page_number: u32,
-    /// Database size in pages after the commit for a commit frame, else 0.
+    /// In a commit frame, the size of the database in pages after the commit; otherwise 0.
     pub db_pages: u32,
     /// WAL frame number.
     pub frame: u32,
-    /// Hash of all pages of the frame's transaction. If two frames of one transaction seem to have different hashes,
-    /// one of them was written by a transaction that was never sealed.
+    /// Hash of all pages of the frame's transaction. If two frames in a row have different hashes, and no new
+    /// transaction starts between them, one of the two belongs to a transaction that was never sealed.
     pub transaction: u64,
     /// Whether the frame is the first of its transaction.
     pub starts_transaction: bool,
@@ -419,8 +421,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns whether this frame may be the next one. `transaction` is the hash of the transaction that is not
-    /// complete yet; `None` at the beginning and after a complete transaction.
+    /// Returns whether the frame with this mark can follow the frames that were read so far. `transaction` is the hash
+    /// of the transaction to which these belong, if that transaction is not complete yet; otherwise `None`.
     #[must_use]
     pub fn follows(&self, transaction: Option<u64>) -> bool {
         match transaction {
@@ -444,12 +446,12 @@ impl Mark {
     }
 }
 
-/// Returns the offsets at which the mark of a frame may be, in the order in which writers and readers try these places.
+/// Returns the offsets at which a frame's mark may be. Writers and readers try them in this order.
 ///
 /// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
 /// unused end of an overflow page), or at either end of the unallocated gap of a b-tree page (SQLite file format,
-/// section 1.6). A mark in the gap does not change the page's own fields that say where the gap is, so a reader can
-/// find the mark through them.
+/// section 1.6). The page's own fields say where the gap is. A mark in the gap does not change these fields, so a
+/// reader can find the mark by them.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [
@@ -477,8 +479,8 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Returns the size of a frame in bytes. The frame is just the page, padded to whole blocks, if the mark is `inside`
-/// the page or fits into the padding. Otherwise the frame needs one more block.
+/// Returns the size of a frame in bytes. A frame is a page that is padded to whole blocks. If the mark is neither
+/// `inside` the page nor fits into the padding, the frame has one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     let whole = page_bytes.next_multiple_of(block_bytes);

@@ -184,7 +184,7 @@ fn mark() -> Mark {
     }
 }
 
-/// Returns a leaf page with `cells` pointers, and with cells from `content` on.
+/// Returns a leaf page with `cells` cell pointers, and with cells that begin at offset `content`.
 fn leaf(page_bytes: usize, at: usize, cells: u16, content: u16, fill: u8) -> Vec<u8> {
     let mut page = vec![fill; page_bytes];
     page[at] = 13;
@@ -224,7 +224,7 @@ fn a_frame_takes_one_block_where_the_page_has_room_and_two_where_not() {
     let mut page = leaf(4096, 0, 10, 1000, 9);
     page[28..1000].fill(0);
     assert_eq!(round_trip(&page, &mark(), 4096), 4096);
-    // Only the far end of the gap is zero, as after SQLite has removed the first cells.
+    // Only the end of the gap has zeros. SQLite leaves a gap like this after it has removed the first cells.
     page[28..60].fill(3);
     assert_eq!(round_trip(&page, &mark(), 4096), 4096);
     // Page 1 has its b-tree header after the database header.

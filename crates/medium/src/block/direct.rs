@@ -41,8 +41,8 @@ pub(super) struct Direct {
 impl Direct {
     /// Opens an open file a second time, for direct I/O. Returns `None` if the file system has no direct I/O.
     /// Kernels before 6.1 do not report the alignment. On those kernels this function finds the alignment by
-    /// trial reads of the file itself. If the file is shorter than two of the largest sectors, it reads a
-    /// temporary file in `dir` instead.
+    /// trial reads of the file itself. If the file is too short for that (shorter than two of the largest
+    /// sectors), it reads a temporary file in `dir` instead.
     pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
         let (offset_align, memory_align) = match told_alignment(&direct) {
@@ -74,8 +74,8 @@ pub(super) fn told_alignment(direct: &File) -> Option<(u32, u32)> {
     told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// Finds the alignments of positions and of memory by trial reads. The file must have at least two of the
-/// largest sectors. Returns `None` if nothing can be read directly.
+/// Finds the alignments of positions and of memory by trial reads. The file must be at least as long as two
+/// of the largest sectors. Returns `None` if nothing can be read directly.
 pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     let mut buffer = AlignedBuf::default();
     buffer.resize(2 * LARGEST_SECTOR as usize);

@@ -20,7 +20,7 @@ const EXTENT_SHARED: u32 = 0x2000;
 /// write would have to allocate, initialise or move such blocks.
 const EXTENT_UNREADY: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_INLINE | EXTENT_UNWRITTEN | EXTENT_SHARED;
-/// Flags of extents without a place of their own on the device.
+/// Flags of extents that have no offset of their own on the device.
 const EXTENT_NOWHERE: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_NOT_ALIGNED | EXTENT_INLINE | EXTENT_TAIL;
 const BATCH: usize = 64;
@@ -30,7 +30,7 @@ const BATCH: usize = 64;
 pub struct Extent {
     /// The offset in the file of the extent's first byte.
     pub at: u64,
-    /// The offset on the device of the extent's first byte. `None` if the extent has no place of its own on
+    /// The offset on the device of the extent's first byte. `None` if the extent has no offset of its own on
     /// the device, or has none yet.
     pub device_at: Option<u64>,
     /// The extent's length in bytes.
@@ -61,8 +61,8 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// Returns the present extents of a file's first `len` bytes. Does not write back data that is still in the
-/// page cache. Returns `None` if the file system does not report extents.
+/// Returns the extents that a file's first `len` bytes have now. Does not write back data that is still in
+/// the page cache. Returns `None` if the file system does not report extents.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
     extents_between(file, 0, len, 0)
@@ -80,7 +80,8 @@ pub(super) fn is_range_initialised(file: &File, from: u64, to: u64) -> Option<bo
     Some(covers(&extents_between(file, from, to, FLAG_SYNC)?, from, to))
 }
 
-/// Returns whether the written extents cover all of `from..to`. The extents are in the order of the file.
+/// Returns whether written extents cover all of `from..to`. `extents` must be sorted by their offsets in the
+/// file.
 fn covers(extents: &[Extent], from: u64, to: u64) -> bool {
     let mut reached = from;
     for extent in extents {

@@ -52,9 +52,9 @@ const STEP: u64 = 1 << 20;
 /// that the caller recorded is zeros. After such a crash the caller only has to call [`Block::preallocate`]
 /// again. If the file is long enough already, that call makes the length durable and writes nothing.
 ///
-/// A preallocation that fails gives back the space that it took. Space is reserved before the length grows,
-/// so other processes do not see a length that is later reduced, except on file systems that cannot reserve
-/// space.
+/// A preallocation that fails gives back the space that it took. If the file system can reserve space, the
+/// preallocation reserves all of it before the length grows. So other processes do not see a length that is
+/// reduced later. On a file system that cannot reserve space, they may see that.
 #[derive(Debug)]
 pub struct FileBlock {
     file: OwnFile,
@@ -68,12 +68,12 @@ pub struct FileBlock {
     bounce: Mutex<AlignedBuf>,
     /// The lock that a thread holds while it changes the length.
     resizing: Mutex<()>,
-    /// While this object preallocates: the file's length before that. Otherwise `None`. If the preallocation
-    /// fails, it gives back the bytes beyond that length.
+    /// While this object preallocates, the length that the file had before; otherwise `None`. A preallocation
+    /// that fails truncates the file to this length.
     sure: Mutex<Option<u64>>,
     /// Whether the file system reported blocks as not initialised even after they were zeroed.
     unsettled: AtomicBool,
-    /// Whether the kernel has refused a write with `RWF_DSYNC`, which is durable when it returns.
+    /// Whether the kernel has refused `RWF_DSYNC`, the flag that makes a write durable when it returns.
     no_dsync: AtomicBool,
     writes: AtomicU64,
     written_bytes: AtomicU64,
@@ -99,8 +99,8 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// The size in bytes from which on a read bypasses the page cache. A direct read of that size takes a third
-/// of the time of a read through the page cache. Recovery reads whole logs in such pieces.
+/// A read of at least this many bytes bypasses the page cache. A direct read of this size takes a third of
+/// the time of a read through the page cache. Recovery reads whole logs in pieces of this size.
 const LARGE_READ: usize = 64 << 10;
 /// The largest number of buffers that one system call fills.
 const MOST_PARTS: usize = 1024;
@@ -161,8 +161,8 @@ pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
 impl FileBlock {
     /// Makes a block file of `file`, whose descriptor must be open for reading and, unless `read_only`, for
     /// writing. Errors and [`Block::describe`] name the file by `path`, which also determines the file
-    /// system. If `options` leaves the block size or the access open, the device is probed once per file
-    /// system and process. A probe takes some milliseconds.
+    /// system. If `options` does not say the block size or the access, this function probes the device, at
+    /// most once per file system and process. A probe takes some milliseconds.
     ///
     /// # Errors
     /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs.
@@ -279,8 +279,7 @@ impl FileBlock {
     }
 
     /// Writes blocks with one call that itself makes them durable, so that no flush is needed. Returns
-    /// `false` if the system has no such call. In that case nothing is known about what the file now holds in
-    /// place of `blocks`.
+    /// `false` if the system has no such call. The contents of the file at these blocks are then unknown.
     fn write_through(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
             return Ok(false);
@@ -467,7 +466,8 @@ impl Block for FileBlock {
         let unit = u64::from(self.block_bytes);
         let sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
         let length = self.file_len()?.min(sure.unwrap_or(u64::MAX));
-        // Store the length under the lock of `sure`, so that the length seen last is the one that stays.
+        // Store the length while holding the lock of `sure`. Otherwise two threads could store their lengths
+        // in the wrong order, and an old length would stay.
         self.len.store(length / unit * unit, Ordering::Release);
         Ok(())
     }
@@ -518,7 +518,7 @@ impl Block for FileBlock {
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
         let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
         // Ask the file system about holes only if the file must have some, because it has fewer blocks than
-        // its length needs. A log's own blocks are all initialised, so this saves the call for a log.
+        // its length needs. A log's blocks are all initialised, so for a log this check saves the call.
         if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
             return Ok(at..len.max(at));
         }

@@ -12,18 +12,18 @@ use rustix::io::Errno;
 
 use crate::MediumError;
 
-/// File systems on which shared memory or locks do not reach every machine or process that has the file. The
-/// names are those in `/proc/self/mountinfo`.
+/// File systems on which two machines or processes may have the same file, without sharing its memory mapping
+/// or its locks. The names are those in `/proc/self/mountinfo`.
 const REFUSED: [&str; 12] =
     ["nfs", "nfs4", "9p", "virtiofs", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "ncpfs", "coda"];
 /// File systems that lose everything at a power loss.
 const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
 /// Mount options with which a sync does nothing, each with the type of its file system.
 const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
-/// Mount options, of any file system, with which a sync leaves its data in the cache of the disk.
+/// Mount options (of any file system) with which a sync returns while the data is still in the disk's cache.
 const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
-/// The types that `statfs` reports, for file systems with a type of their own. They are used if the list of
-/// mounts has no entry for the path.
+/// The types that `statfs` reports for file systems that do not share their type with others. This list is
+/// used only if the list of mounts has no entry for the path.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
     (0x0102_1997, "9p"),
@@ -46,8 +46,8 @@ pub struct FileSystem {
     /// Whether the file system is in memory only.
     pub volatile: bool,
     /// The reason, in words, why synced data does not survive a power loss on this file system; `None` if no
-    /// reason is known. This library cannot know whether a disk reports flushes that it did not make, or
-    /// whether the file system is inside a file of another file system.
+    /// reason is known. There may be a reason that this library cannot know: the disk may report a flush that
+    /// it has not made, or the file system may be inside a file of another file system.
     pub unsynced: Option<String>,
 }
 
@@ -68,9 +68,9 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     // The width of the type differs between machines, but no type needs more than 32 bits.
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
     let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
-    // Use what an earlier call has found out about the mount, because reading the list of mounts takes longer
-    // than the rest of an open. Always read the list if the type is FUSE, because different file systems have
-    // that type.
+    // If an earlier call has examined this mount, use its result, because reading the list of mounts takes
+    // longer than all other work of an open. But if the type is FUSE, always read the list, because different
+    // file systems have that type.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
         return Ok(found.clone());
@@ -83,7 +83,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     Ok(found)
 }
 
-/// The identity of a mount, under which [`KNOWN`] keeps what was found out about the mount's file system.
+/// The identity of a mount. [`KNOWN`] remembers what was found out about the file systems of recent mounts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
@@ -185,7 +185,7 @@ impl<'a> Listed<'a> {
 }
 
 /// Finds the mount of a path by the mount's number, else by its device, else by the path itself. The path is
-/// needed because the files of some file systems have another device than their mount.
+/// the last resort, because on some file systems a file has another device number than its mount.
 fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
     let entries = || mounts.lines().filter_map(Listed::parse);
     let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));

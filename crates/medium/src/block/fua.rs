@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::sysfs;
 
-/// What makes a write with `RWF_DSYNC` durable. That flag asks for a write that is durable when it returns.
+/// What makes a write with the flag `RWF_DSYNC` durable. With this flag, a write is durable when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fua {
     /// The device writes the data past its cache (forced unit access, FUA). No flush is needed.
@@ -20,7 +20,7 @@ pub enum Fua {
 
 impl Fua {
     /// Returns what makes a write with `RWF_DSYNC` durable on a device, judging by the files `fua` and
-    /// `write_cache` of the device's queue. Returns `None` if those files do not say it.
+    /// `write_cache` of the device's queue. Returns `None` if the two files do not say that.
     #[must_use]
     pub fn of_queue(fua: Option<&str>, write_cache: Option<&str>) -> Option<Self> {
         match (write_cache?.trim(), fua?.trim()) {

@@ -1,9 +1,9 @@
 //! A preallocated file on a block device, behind one trait.
 //!
 //! Every effect that a log has on a block device goes through [`Block`]: whole blocks are *written*, and a
-//! *flush* makes them durable. No write to the log allocates anything, because the file's blocks are
-//! initialised and its metadata durable before the first log block is written there (WALDIO, section 4.1). So
-//! a commit adds nothing to the file system's journal.
+//! *flush* makes them durable. Before a log writes to a part of the file, the blocks of that part are
+//! initialised, and the file's metadata is durable (WALDIO, section 4.1). So no write to the log allocates
+//! anything, and a commit adds nothing to the file system's journal.
 
 mod direct;
 mod extents;
@@ -40,15 +40,16 @@ pub enum Durability {
     Normal,
 }
 
-/// Counters of what was done through one object. The difference between two values counts what was done between reading
-/// them.
+/// Counts of what was done through one object. To count what a piece of work does, read the counts before and
+/// after it, and subtract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
     /// The number of calls that wrote.
     pub writes: u64,
     /// The number of bytes written, except those of preallocation.
     pub written_bytes: u64,
-    /// The number of flushes of the device's cache, and of writes that were themselves durable.
+    /// The number of flushes of the device's cache, plus the number of writes that were durable without a
+    /// flush.
     pub flushes: u64,
     /// The number of bytes that preallocation initialised.
     pub preallocated_bytes: u64,
@@ -74,7 +75,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// Returns the number of bytes in a block. Positions and lengths of writes are multiples of this number.
     fn block_bytes(&self) -> u32;
 
-    /// Returns the number of preallocated bytes, as this object last learnt it.
+    /// Returns the number of preallocated bytes that this object knows of. Another process may have changed
+    /// the number since.
     fn len(&self) -> u64;
 
     /// Returns whether nothing is preallocated yet.
@@ -88,13 +90,14 @@ pub trait Block: Send + Sync + fmt::Debug {
         u64::MAX
     }
 
-    /// Preallocates zeroed bytes up to `len` (a multiple of the block). Writes nothing if the file is that
-    /// long already. On return the blocks are initialised, and everything in the file is durable, with its
-    /// metadata.
+    /// Makes the file at least `len` bytes long (a multiple of the block), with zeros in the new blocks.
+    /// Writes nothing if the file is that long already. When this function returns, the blocks are
+    /// initialised, and everything in the file is durable, including its metadata.
     ///
     /// # Errors
-    /// [`MediumError::NoSpace`] if the file system is full, or another error of the file system. Earlier preallocation
-    /// stays. [`MediumError::is_failed_flush`] if making the file durable has failed: that counts as a failed
+    /// [`MediumError::NoSpace`] if the file system is full, or another error of the file system. What was
+    /// preallocated earlier stays. If the file could not be made durable, the error is one for which
+    /// [`MediumError::is_failed_flush`] returns `true`, with the same consequences as a failed
     /// [`flush`](Block::flush).
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
@@ -121,17 +124,18 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.write(at, blocks)
     }
 
-    /// Learns the present length, because another process may have preallocated more or given some back.
+    /// Reads the file's length again, because another process may have preallocated more, or truncated the
+    /// file.
     ///
     /// # Errors
     /// An error of the file system.
     fn refresh_len(&self) -> Result<(), MediumError>;
 
     /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs
-    /// the removed part. The caller must also be sure that every object of this file, in any process, learns
-    /// the length again before it relies on the length. The new length is not durable on return: after a
-    /// power loss the removed bytes may be back, until the same part is preallocated again. A medium that
-    /// cannot give space back does nothing.
+    /// the removed part. The caller must also be sure that every other object of this file, in any process,
+    /// calls `refresh_len` before it relies on the length. The new length is not durable when this function
+    /// returns: after a power loss the removed bytes may be back, unless the same part has been preallocated
+    /// again. A medium that cannot give space back does nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -180,8 +184,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError>;
 
-    /// Writes whole blocks and makes them as durable as `durability` says. Only [`Durability::Full`] also
-    /// makes everything written before durable.
+    /// Writes whole blocks and makes them as durable as `durability` says. With [`Durability::Full`],
+    /// everything that was written earlier is durable too. With the other values it is not.
     ///
     /// # Errors
     /// As [`write`](Block::write) and [`flush`](Block::flush).
@@ -193,7 +197,7 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// An error of the device.
     fn flush(&self) -> Result<(), MediumError>;
 
-    /// Returns what has been done through this object so far.
+    /// Returns the counts of what has been done through this object.
     fn counters(&self) -> BlockCounters;
 
     /// Returns what survives once [`flush`](Block::flush) has returned.

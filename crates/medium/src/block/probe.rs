@@ -41,16 +41,16 @@ const ROUNDS: usize = 9;
 /// The time after which no further round begins.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// The probes that this process has made, by device. So a process that opens many databases on one device
-/// probes the device once.
+/// The results of the probes that this process has made, by device. A process that opens many databases on
+/// one device probes the device only once.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
 /// Determines the fastest way to make a durable overwrite in a directory. The measurement takes about 30 ms.
-/// For each device and user it is made at most once a day, and again after the machine was restarted. Without
-/// shared memory, it is made once for each device and process.
+/// The result is remembered in shared memory, for each device and user, for a day or until the machine is
+/// restarted. Without shared memory, each process measures each device once.
 ///
 /// If nothing can be measured, for lack of space or permission, the answer is the cautious choice, namely
-/// buffered blocks of 4096 bytes. The next call then tries again.
+/// buffered blocks of 4096 bytes. This choice is not remembered, so the next call measures again.
 #[must_use]
 pub fn probe(dir: &Path) -> Probe {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return unknown("not examined") };
@@ -118,7 +118,8 @@ fn choose(times: Times, physical: Option<u32>) -> Probe {
         (Some(direct), Some(buffered)) if direct > buffered + buffered / 5 => Access::Buffered,
         _ => Access::Direct,
     };
-    // If a sector is smaller than the unit that the device writes, writing a sector can tear its neighbours.
+    // If the device writes units that are larger than a sector, a power loss during a write of one sector can
+    // damage the sectors beside it.
     let isolated = physical == Some(512);
     let as_fast = small_ns.zip(direct_ns).is_some_and(|(small, large)| small <= large + large / 10);
     let small_is_good = access == Access::Direct && isolated && as_fast;

@@ -3,9 +3,9 @@
 //!
 //! The measurements are in a file of this user in shared memory, so the file is gone when the machine is
 //! started again. The file has a line for each device: the device's number, the time of the measurement in
-//! seconds since 1970, and the four times in nanoseconds. The content is only a hint about speed, and what is
-//! safe on a device is determined each time. So failures here are ignored, and if two processes write the
-//! file, the last one wins.
+//! seconds since 1970, and the four times in nanoseconds. The measurements only help to choose the faster
+//! method. What is safe on a device is not read from this file, but determined each time. So failures here
+//! are ignored, and if two processes write the file, the last one wins.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};

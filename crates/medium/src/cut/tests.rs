@@ -68,7 +68,7 @@ fn survives() {
     nvm.flush(LEN / 2, LEN / 2);
     assert_eq!((read(&nvm, 0), read(&other, LEN - 1), other.check()), (5, 7, Ok(())));
     drop(nvm);
-    // The next mapping takes over the entry of the dropped one in the list of watched mappings.
+    // The next mapping uses the entry that the dropped mapping had in the list of watched mappings.
     let (file, nvm) = map(true);
     assert_eq!(nvm.check(), Ok(()));
     file.set_len(0).unwrap();

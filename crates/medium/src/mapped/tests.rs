@@ -39,7 +39,7 @@ fn streamed_lines_have_a_latency_of_their_own() {
     let start = std::time::Instant::now();
     nvm.stream(64, &[7; 192]);
     assert!(start.elapsed() >= std::time::Duration::from_micros(2_980));
-    // The range is a part of a line, so it is stored and flushed.
+    // The range is only a part of a line, so `stream` stores it in the ordinary way and flushes it.
     nvm.stream(1, &[7; 10]);
     assert_eq!((nvm.counters().flushed_lines, nvm.counters().streamed_lines), (4, 3));
     assert!(nvm.describe().contains("per line streamed"), "{}", nvm.describe());
@@ -49,7 +49,8 @@ fn streamed_lines_have_a_latency_of_their_own() {
 fn lines_in_the_queue_are_waited_for_by_the_fence() {
     let waiting = |nvm: &FileNvm| nvm.queue().time_to_drain(latency::now());
     let slow = |write_ns, queue_lines| Latency { write_ns, queue_lines, ..Latency::default() };
-    // A line that waited for its own latency would not be in the queue.
+    // The latency is some seconds. `flush` must put the lines into the queue, and not wait for the latency of
+    // each.
     let nvm = map(&MapOptions { latency: slow(u32::MAX, 8), ..MapOptions::default() });
     nvm.flush(0, 192);
     assert_eq!(nvm.queue().lines(), 3);
@@ -63,7 +64,8 @@ fn lines_in_the_queue_are_waited_for_by_the_fence() {
     nvm.flush(0, 640);
     nvm.fence();
     assert_eq!((waiting(&nvm), nvm.counters().flushed_lines, nvm.counters().fences), (0, 10, 1));
-    // Without a queue no line is left to the fence, and the other models flush no line.
+    // No line is in the queue: in the first case there is no queue, and the other two models do not flush
+    // lines.
     for (persistency, queue_lines) in
         [(Persistency::X86, 0), (Persistency::Epoch, 8), (Persistency::Strict, 8)]
     {
@@ -111,7 +113,7 @@ fn what_is_cut_off_is_gone_and_comes_back_as_zeros() {
     assert!(read_only.shrink(0).is_err());
 }
 
-/// Returns a mapping that uses one page of addresses at first.
+/// Returns a mapping that has only one page of address space at first.
 fn map_narrowly(file: &std::fs::File, watched: bool) -> FileNvm {
     let options = MapOptions { capacity: 1 << 40, first_bytes: Some(4096), watched, ..MapOptions::default() };
     FileNvm::map(file.try_clone().unwrap(), Path::new("app.db"), &options).unwrap()
@@ -134,7 +136,7 @@ fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
                     while growing.load(Ordering::Acquire) || reads == 0 {
                         let last = nvm.len() - 4096;
                         nvm.read(last, &mut page);
-                        // Bytes that are backed but not stored yet are zeros.
+                        // Bytes that have storage, but into which nothing was stored yet, are zeros.
                         assert!(page.iter().all(|byte| [0, 7].contains(byte)));
                         nvm.read(0, &mut page);
                         assert_eq!(page, [7; 4096]);

@@ -52,7 +52,8 @@ fn a_lock_goes_with_the_process_although_a_child_lives() {
             let mut byte = [0];
             // SAFETY: reads one byte into a local variable, from a pipe that the parent closes.
             let ended = unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) };
-            // The parent writes one byte. Dropping one of the parent's handles closes nothing here.
+            // The child can still read from its pipe: the parent's drop of `file` has closed no descriptor in
+            // the child.
             ended == 1 && byte == [1]
         });
         drop(file);
@@ -77,7 +78,7 @@ fn a_lock_goes_with_the_last_handle_although_a_child_that_runs_no_handlers_has_t
     file.lock().unwrap();
     let handle = file.try_clone().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    // The child stays at a point between its start and the execution of its program.
+    // This child stands for a process that was started and has not executed its program yet.
     let child = in_child(true, || {
         let mut byte = [0];
         // SAFETY: reads one byte into a local variable.
@@ -112,7 +113,8 @@ fn many_descriptors_are_registered_and_forgotten() {
     assert!(files.iter().all(is_known));
     let numbers: Vec<_> = files.iter().map(|file| entry(file.as_raw_fd(), file.process.0)).collect();
     drop(files);
-    // Other tests may use some of these numbers by now, but not all of them.
+    // By now, other tests that run at the same time may have registered some of these numbers again, but not
+    // all of them.
     let left = numbers
         .iter()
         .filter(|number| REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == **number));
@@ -130,7 +132,8 @@ fn a_fork_waits_for_work_that_the_application_does_not_know_of() {
         DONE.store(true, Ordering::SeqCst);
     });
     wait.recv().unwrap();
-    // The child has the state that its parent had at the fork, and does not wait for its parent's threads.
+    // The fork waited until the parent's thread had set `DONE`, so the child sees that. The child itself does
+    // not wait for its parent's threads.
     let pid = in_child(false, || {
         drop(ForksWait::begin());
         DONE.load(Ordering::SeqCst)

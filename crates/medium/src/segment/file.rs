@@ -27,23 +27,24 @@ fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// Returns the offset of the byte that a reader who may not write the segment locks to hold a mark.
+/// Returns the offset of the byte for a mark. An outside reader (one that may not write the segment) holds
+/// the mark by locking this byte.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
 
-/// The largest number of marks. A mark is a lock by which a reader who may not write the segment shows that
-/// it is there.
+/// The largest number of marks. A mark is a lock by which an outside reader shows other processes that it is
+/// reading.
 const MARKS: usize = 32;
 
-/// The marks that this process holds, as a reader who may not write the segment.
+/// The marks that this process holds, if it is an outside reader.
 #[derive(Debug, Default)]
 struct Marks {
     /// The marks held, one bit for each mark.
     held: u32,
-    /// Whether the reader reads a segment that processes with a slot are using. `false` if it reads what a
-    /// crash has left. While this is `true`, no process may make the file a new segment, because the reader
-    /// relies on the present one.
+    /// Whether processes with a slot are using the segment that the reader reads. `false` if the reader reads
+    /// a segment that a crash has left. While this is `true`, no process may make a new segment in the file,
+    /// because the reader needs the present one.
     live: bool,
 }
 
@@ -53,9 +54,9 @@ struct Marks {
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
-    /// The file. Its open file description carries the lock that proves this process alive. Nothing is mapped
-    /// through this description: if a program such as `ps` looks at a process that dies, the kernel keeps the
-    /// descriptions of the process's mappings for a moment longer.
+    /// The file. Its open file description carries the lock that proves this process alive. No mapping uses
+    /// this description. If a program such as `ps` is reading about a process while that process dies, the
+    /// kernel keeps the process's mappings, and so their descriptions, for a moment longer.
     file: OwnFile,
     /// This process's slot; [`PROCESS_SLOTS`] if the process may only read.
     process: usize,
@@ -102,9 +103,9 @@ unsafe impl Send for FileSegment {}
 unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
-    /// Maps `bytes` of the file and takes a process slot. With `fresh` the file becomes a new segment, whose
-    /// first `fresh` bytes and wal-index are zeros, whereas the other bytes may be anything. Before the
-    /// caller passes `fresh`, it must have made sure that nobody else uses the segment.
+    /// Maps `bytes` of the file and takes a process slot. If `fresh` is given, the file becomes a new
+    /// segment: its wal-index and its first `fresh` bytes are zeros, and its other bytes may have any value.
+    /// In this case the caller must have made sure that nobody else uses the segment.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], [`MediumError::Crowded`] if every process slot is taken,
@@ -134,8 +135,8 @@ impl FileSegment {
             })
             .unwrap_or(Err(MediumError::Crowded { most: PROCESS_SLOTS }))?;
         if fresh.is_some() {
-            // Clear the index while holding a process slot, so that a reader that finds the index empty waits
-            // for this process.
+            // Clear the index only after taking a process slot. A reader that finds the index empty then sees
+            // that a process is alive, and waits for it.
             index.clear()?;
         }
         let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
@@ -179,9 +180,9 @@ impl FileSegment {
         self.readable
     }
 
-    /// Returns whether a reader who may not write the file holds a live mark. Such a reader began to read the
-    /// present segment while processes with a slot used it. All these processes may have died since, but the
-    /// segment is in use as long as the reader holds its mark.
+    /// Returns whether an outside reader holds a live mark. A mark is live if processes with a slot were
+    /// using the present segment when the reader began to read. Even if all these processes have died since,
+    /// the segment is in use until the reader releases its mark.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -217,8 +218,8 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Sets whether this reader, from now on, reads a segment that processes with a slot are using. The marks
-    /// that the reader holds then say so too.
+    /// Sets whether the segment that this reader reads is one that processes with a slot are using. Changes
+    /// the locks of the marks that the reader already holds accordingly.
     ///
     /// # Errors
     /// If the kernel refuses this.
@@ -247,8 +248,9 @@ impl FileSegment {
         Self::has_processes(&self.file)
     }
 
-    /// Announces that this process uses the log in the way `kind`, which other processes may do too. Returns
-    /// `false` if another process has made itself the only one ([`Self::take_use`]).
+    /// Announces that this process uses the log for the purpose `kind`. Other processes may do the same.
+    /// Returns `false` if another process has made itself the only one with this purpose
+    /// ([`Self::take_use`]).
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -256,8 +258,8 @@ impl FileSegment {
         locks::set(&self.file, Kind::Shared, kind.at())
     }
 
-    /// Makes this process the only one that may use the log in the way `kind`. Returns `false`, without
-    /// effect, if others use the log in that way.
+    /// Makes this process the only one that may use the log for the purpose `kind`. Returns `false`, without
+    /// effect, if others use the log for that purpose.
     ///
     /// # Errors
     /// If the kernel does not report this.
@@ -265,7 +267,7 @@ impl FileSegment {
         locks::set(&self.file, Kind::Exclusive, kind.at())
     }
 
-    /// Ends this process's use of the log in the way `kind`.
+    /// Announces that this process no longer uses the log for the purpose `kind`.
     pub fn end_use(&self, kind: Use) {
         locks::clear(&self.file, kind.at());
     }
@@ -386,8 +388,8 @@ impl Segment for FileSegment {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        // Ignore why the sleep ended (woken, another value, interrupted or timed out), because the caller
-        // checks again in any case.
+        // Ignore the reason for which the sleep ended (a wake-up, another value, a signal or the time limit),
+        // because the caller checks the word again in any case.
         let _ = futex::wait(self.half(at), futex::Flags::empty(), expected, Some(&timeout));
     }
 
@@ -421,7 +423,7 @@ impl Segment for FileSegment {
     }
 
     fn has_outside_readers(&self, first: usize, count: usize) -> Result<bool, MediumError> {
-        // The system call is no barrier for earlier stores, so use a fence.
+        // The system call does not order this process's earlier stores, so use a fence.
         fence(Ordering::SeqCst);
         locks::others_hold(&self.file, lock_of_mark(first, true), 2 * count)
     }

@@ -3,8 +3,8 @@
 //!
 //! The regions, and the words, are mapped through a second open file description. After a fork, SQLite in the
 //! child still reads what it has mapped. If the mappings used the description that carries the parent's lock,
-//! that lock would live as long as the child. SQLite in the child also writes to the wal-index when it rolls
-//! back an inherited transaction, so the child gets a private copy of each mapping (invariant 14).
+//! the parent's lock would exist until the child ends. SQLite in the child also writes to the wal-index when
+//! it rolls back an inherited transaction, so the child gets a private copy of each mapping (invariant 14).
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
@@ -59,7 +59,7 @@ impl Index {
         Ok(Self { file: again, write, start, piece: piece_bytes(), pieces: Mutex::default() })
     }
 
-    /// Returns the description through which everything is mapped. It carries no lock.
+    /// Returns the file through which everything is mapped. Its open file description carries no lock.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
@@ -75,9 +75,9 @@ impl Index {
             .map_err(|errno| MediumError::from_errno("pread", errno))
     }
 
-    /// Fills every region with zeros. No process uses the file now, but a process that is about to end may
-    /// still have it mapped. So this function does not truncate the file. The first piece keeps its space,
-    /// because the next open needs that space and, on a full disk, another program might take it.
+    /// Fills every region with zeros. Does not truncate the file, because a process that is about to end may
+    /// still have it mapped, although no process uses it any more. Keeps the disk space of the first piece:
+    /// the next open needs that space, and if it were freed on a full disk, another program could take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
         let first = length.min(self.start + self.piece);

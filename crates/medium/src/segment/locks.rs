@@ -1,5 +1,5 @@
-//! Locks on bytes of the segment's file, each owned by an open file description. The kernel releases such a
-//! lock when the last descriptor of the description is closed, however the process dies.
+//! Locks on bytes of the segment's file. Each lock belongs to an open file description. The kernel releases
+//! the lock when the last descriptor of that description is closed, even if the process crashes.
 #![allow(unsafe_code)] // fcntl with a structure
 
 use std::fs::File;
@@ -11,20 +11,21 @@ use crate::MediumError;
 
 /// The offset of the locks of the processes, far after the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
-/// The offset of the bytes for the ways of using the log, one byte for each [`Use`]. A process that uses the
-/// log in one of these ways locks that byte shared. A process that must be the only one locks it exclusively.
+/// The offset of the bytes that show for which purposes processes use the log. There is one byte for each
+/// [`Use`]. A process that uses the log for a purpose locks the purpose's byte shared. A process that must be
+/// the only one with this purpose locks the byte exclusively.
 pub(super) const USE_AT: i64 = 1 << 41;
-/// The offset of the bytes for the marks of readers who may not write the file. Each mark has two bytes. A
-/// reader locks the first if processes with a slot are using the segment, and the second if it reads what a
-/// crash has left.
+/// The offset of the bytes for the marks of outside readers, that is, of readers that may not write the file.
+/// Each mark has two bytes. A reader locks the first if processes with a slot are using the segment, and the
+/// second if it reads what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
 /// A purpose for which a process uses a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// For any purpose.
+    /// Any purpose. Every process that uses the log locks this byte.
     Any,
-    /// For the log as a write-ahead log.
+    /// To use the log as a write-ahead log.
     Wal,
 }
 
@@ -89,7 +90,7 @@ pub fn clear(file: &File, at: i64) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Returns whether any of these bytes is locked through another open file description than this file's.
+/// Returns whether another open file description than this file's has a lock on one of these `count` bytes.
 ///
 /// # Errors
 /// If the kernel does not report this.

@@ -1,6 +1,7 @@
 //! Memory that the processes of one database share: words for coordination, and bytes for passing data.
 //!
-//! Nothing in a segment is durable. What has to outlive the processes is on another medium.
+//! Nothing in a segment is durable. Everything that must survive the end of the processes is on another
+//! medium.
 
 mod file;
 mod index;
@@ -28,8 +29,8 @@ pub const PROCESS_SLOTS: usize = 128;
 /// A shared segment of fixed length, which also registers the processes that use it.
 ///
 /// Words are 8 bytes long, in the machine's byte order, at multiples of 8. Every operation on a word is
-/// sequentially consistent. So if two processes each announce something and then look, at least one of them
-/// sees the other.
+/// sequentially consistent. So if two processes each store a word and then load the other's word, at least
+/// one of them sees what the other has stored.
 ///
 /// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees the slot
 /// when the process dies, however it dies, so a free slot proves that its last holder is gone.
@@ -69,8 +70,8 @@ pub trait Segment: Send + Sync {
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
     /// Returns the `count` words from byte `base` on, if each operation above is just one instruction on a
-    /// word of memory. Otherwise returns an empty slice: this process may only read, or an operation does
-    /// more than the instruction. [`Words`] works in both cases.
+    /// word of memory. Returns an empty slice if that is not so, because this process may only read, or
+    /// because this kind of segment does more in an operation. [`Words`] works in both cases.
     fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
         &[]
     }
@@ -81,16 +82,16 @@ pub trait Segment: Send + Sync {
     /// Copies bytes to the segment.
     fn write(&self, at: u64, bytes: &[u8]);
 
-    /// Orders copies of bytes against operations on words. Copies before the fence are done before operations
-    /// on words after the fence, and operations on words before the fence are done before copies after the
-    /// fence. Without a fence, copies are ordered only between a process that stores a word and a process
-    /// that sees that word.
+    /// Orders copies of bytes (`read`, `write`) and operations on words. What comes before the fence is done
+    /// before what comes after it, if one of the two is a copy and the other an operation on a word. Without
+    /// a fence, there is an order only between a process that stores a word and a process that loads the
+    /// stored value.
     fn fence(&self) {
         std::sync::atomic::fence(Ordering::AcqRel);
     }
 
-    /// Sleeps until woken or for at most `limit`. Returns at once if the low half of the word at `at` is not
-    /// `expected`, and may return early for no reason.
+    /// Sleeps until another thread wakes this one, for at most `limit`. Returns at once if the low half of
+    /// the word at `at` is not `expected`. May also return early for no reason.
     fn wait(&self, at: u64, expected: u32, limit: Duration);
 
     /// Wakes up to `count` threads that sleep on the word.
@@ -99,8 +100,8 @@ pub trait Segment: Send + Sync {
     /// Returns the time in nanoseconds, by a clock that never goes back and is the same in every process.
     fn clock_ns(&self) -> u64;
 
-    /// Returns the value of the clock of [`Segment::clock_ns`] at its last tick, a few milliseconds ago.
-    /// Reading this value takes a quarter of the time that reading the clock itself takes.
+    /// Returns the time by the clock of [`Segment::clock_ns`], but as of the clock's last tick, up to a few
+    /// milliseconds ago. This takes a quarter of the time that `clock_ns` takes.
     fn coarse_clock_ns(&self) -> u64 {
         self.clock_ns()
     }
@@ -120,13 +121,14 @@ pub trait Segment: Send + Sync {
         false
     }
 
-    /// Returns whether there can be readers who may only read the segment.
+    /// Returns whether this kind of segment supports outside readers, that is, readers that may not write the
+    /// segment.
     fn can_be_read_only(&self) -> bool {
         false
     }
 
-    /// Returns whether a reader who may only read the segment holds one of the `count` marks from `first` on.
-    /// A reader that takes its mark too late to be found here sees what this process announced in words
+    /// Returns whether an outside reader holds one of the `count` marks from `first` on. If a reader takes
+    /// its mark only after this call has looked, the reader sees everything that this process stored in words
     /// before the call.
     ///
     /// # Errors
@@ -135,9 +137,10 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// Holds a mark for a reader who may only read the segment, so that other processes find the reader. If
-    /// another process has looked for the mark too early, this reader sees from now on what that process
-    /// announced in words before it looked. Returns `false` if the mark cannot be held.
+    /// Takes a mark for this process, which is an outside reader, so that other processes notice it. If
+    /// another process has looked for marks before this one was taken, and so has not noticed it, this reader
+    /// now sees everything that the other process stored in words before it looked. Returns `false` if the
+    /// mark cannot be taken.
     ///
     /// # Errors
     /// If the kernel does not report this.

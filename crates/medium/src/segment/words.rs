@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use super::Segment;
 
-/// A range of a segment's words, whose place in memory is found and checked only once.
+/// A range of a segment's words. The address of the range is found and checked only once.
 ///
-/// Each operation does the same as the operation of that name of [`Segment`], sequentially consistent.
-/// Positions are in bytes, counted from the first of these words. If the words are memory
-/// ([`Segment::words`]), an operation is one comparison and the processor's instruction. Otherwise the
-/// segment carries the operation out. A simulated segment can therefore decide before each operation which
-/// process goes on, and what that process sees.
+/// Each operation does the same as the operation of that name of [`Segment`], and is sequentially consistent.
+/// Positions are in bytes, counted from the first of these words. If [`Segment::words`] has returned the
+/// words, an operation takes one comparison and one instruction on memory. Otherwise this type calls the
+/// segment's operation. So a simulated segment sees every operation, and can decide which process continues
+/// and what that process sees.
 ///
 /// # Panics
 ///
@@ -23,7 +23,7 @@ use super::Segment;
 pub struct Words {
     segment: Arc<dyn Segment>,
     base: u64,
-    /// The words, borrowed from `segment`. Empty if the words are not memory.
+    /// The words, borrowed from `segment`. Empty if `Segment::words` has returned no words.
     memory: NonNull<[AtomicU64]>,
 }
 
@@ -32,8 +32,8 @@ unsafe impl Send for Words {}
 // SAFETY: threads may share a segment and a slice of atomics.
 unsafe impl Sync for Words {}
 
-/// Returns the number of the word at byte `at`. The rotation moves the low three bits of `at` to the top of
-/// the number. So if `at` is not a multiple of 8, the number is larger than any slice.
+/// Returns the index of the word at byte `at`. The rotation moves the low three bits of `at` to the top of
+/// the index. So if `at` is not a multiple of 8, the index is larger than the length of any slice.
 #[inline]
 fn number(at: u64) -> usize {
     usize::try_from(at.rotate_right(3)).unwrap_or(usize::MAX)
@@ -54,7 +54,7 @@ impl Words {
         &*self.segment
     }
 
-    /// Returns the word at `at`, if the words are memory.
+    /// Returns the word at `at`, if it is one of the borrowed words.
     #[inline]
     fn word(&self, at: u64) -> Option<&AtomicU64> {
         // SAFETY: the words are borrowed from the object behind `segment`. That object stays where it is as
@@ -160,8 +160,8 @@ mod tests {
         let segments: [Arc<dyn Segment>; 2] = [mapped, local];
         for segment in segments {
             let words = Words::new(Arc::clone(&segment), 64, 8);
-            // The first offset is that of the last of these words. The second is that of a word of the
-            // segment that is not among them.
+            // At offset 56 is the last of the eight words in `words`. The word at offset 64 is in the
+            // segment, but not in `words`.
             for at in [56, 64] {
                 words.store(at, 7);
                 assert_eq!(segment.load(64 + at), 7);

@@ -102,8 +102,8 @@ fn what_is_given_back_is_zeros_when_it_comes_back() {
         block.shrink(1 << 19).unwrap();
         block.shrink(1 << 20).unwrap();
         assert_eq!((block.len(), block.file.metadata().unwrap().len()), (1 << 19, 1 << 19));
-        // The other object learns in this call that the file was truncated. So the call preallocates the
-        // missing part, although the object once saw a file of that length.
+        // The object `other` still has the length from before the truncation. In this call it reads the
+        // file's present length, and so preallocates the missing part.
         other.preallocate(1 << 20).unwrap();
         let mut back = [1; 4096];
         other.read((1 << 20) - 4096, &mut back).unwrap();

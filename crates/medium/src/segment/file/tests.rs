@@ -207,21 +207,22 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
     assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
-    // A process that is being started, and has not executed its program yet, has the descriptor like this.
+    // This copy of the descriptor stands for the copy that a process has between its start and the execution
+    // of its program.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
     assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());
     drop(inherited);
 }
 
-/// While a program reads `/proc/PID/stat`, the kernel keeps the mappings of that process for a moment after
-/// the process's death.
+/// If a program is reading `/proc/PID/stat` when that process dies, the kernel keeps the process's mappings
+/// for a moment.
 #[test]
 fn who_has_died_is_gone_although_the_mappings_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
-    // A death closes the descriptors.
+    // Simulate the death of the process: its descriptor is closed, but its mappings still exist.
     // SAFETY: the segment still owns the descriptor's number. From here on, another file has this number.
     let mut number = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(two.file().as_raw_fd()) });
     rustix::io::dup2(File::open("/dev/null").unwrap(), &mut number).unwrap();
