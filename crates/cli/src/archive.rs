@@ -33,9 +33,9 @@ pub(crate) fn probe(url: &str) -> Result<Option<String>> {
     }
 }
 
-/// Records the URL of a database's archive in the file beside the database. If the file already names this archive,
-/// this function does not change the file, which also records under which generation and token the database writes to
-/// the archive.
+/// Records the URL of a database's archive in the file beside the database. Does not change a file that already names
+/// this archive, because the file also holds the generation and the token with which the database writes to the
+/// archive.
 pub(crate) fn enable(database: &Path, url: &str) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let known = ArchiveFile::open(&identity)?.filter(|found| found.is_of(&identity));

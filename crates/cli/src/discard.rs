@@ -53,7 +53,8 @@ pub(crate) struct Lost {
 /// database's guard since the command read the header.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
-    // The command checks this before it asks the user for consent, so that it does not ask for nothing.
+    // Check this before asking the user for consent, because otherwise the command could not go on after the user has
+    // consented.
     if !offline::is_unused(database)? {
         bail!("{}: a process has the database open; close it first", database.display());
     }

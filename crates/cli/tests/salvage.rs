@@ -291,7 +291,7 @@ fn a_block_of_zeros_in_a_log_of_blocks_costs_the_transaction_that_was_in_it() {
     }
 }
 
-/// The damage is in a transaction before others that the last checkpoint has already written to the database file.
+/// One transaction is damaged. The last checkpoint has already written later transactions to the database file.
 #[test]
 fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::SCRATCHPAD] {

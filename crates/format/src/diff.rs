@@ -91,9 +91,8 @@ pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usi
     tail.into_iter().position(|(a, b)| a != b).map(|i| at + i)
 }
 
-/// Returns the end of the range that begins with the difference at `start`. If a difference is followed by a run of
-/// more than `EQUAL` equal bytes, the range ends after that difference. Otherwise it ends after the page's last
-/// difference.
+/// Returns the end of the range that begins with the difference at `start`. The range ends before the first run of more
+/// than `EQUAL` equal bytes. If there is no such run, it ends after the page's last difference.
 pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let mut at = end;

@@ -64,8 +64,8 @@ pub enum JournalKind {
 }
 
 impl JournalKind {
-    /// Returns the journal mode that belongs to these two version bytes, as SQLite wrote them. Returns `None` if they
-    /// have values that a guard never replaces.
+    /// Returns the journal mode that belongs to these two version bytes, as SQLite wrote them. Returns `None` for other
+    /// values, which no guard replaces.
     #[must_use]
     pub fn of_versions(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -209,7 +209,7 @@ pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id
 }
 
 /// Returns the journal mode that the database has after SQLite writes these bytes at `offset`. Returns `None` if the
-/// bytes do not contain both version bytes, or if the version bytes have values that a guard never replaces.
+/// bytes do not contain both version bytes, or if they have other values than those of the two modes.
 #[must_use]
 pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
     kind_within(offset, buf, JournalKind::of_versions)

@@ -97,9 +97,9 @@ pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
 /// What was certainly durable when the commit mark of a transaction became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Everything else was durable before the writer stored the mark.
+    /// Everything except the mark was durable before the writer stored the mark.
     Ordered,
-    /// One fence made the mark and everything else durable, in any order.
+    /// One fence made both the mark and everything before it durable, in any order.
     Fenced,
     /// The writer flushed only the cache line of the mark (NVWAL, section 4.2).
     Async,

@@ -101,7 +101,7 @@ impl RecordHeader {
 // The header of a transaction, and the hash over its records. All logs that keep records of page changes share this
 // code.
 
-/// How many low bits of the generation are in hashes and commit marks as they are. [`above`] mixes the higher bits in.
+/// Hashes and commit marks contain this many low bits of the generation. [`above`] mixes the higher bits in.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Size of a transaction header in bytes.

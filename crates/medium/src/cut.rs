@@ -91,8 +91,8 @@ fn take_place() -> &'static Place {
     }
 }
 
-/// The watching of a mapping: as long as this value exists, the process survives a truncation of the
-/// mapping's file. The owner must drop this value before it unmaps the mapping.
+/// Protects a mapping: as long as this value exists, the process survives a truncation of the mapping's file.
+/// The owner must drop this value before it unmaps the mapping.
 pub(crate) struct Watched(&'static Place);
 
 impl Watched {

@@ -126,7 +126,7 @@ fn inv02_refused_while_a_program_without_the_library_is_connected() {
     assert!(host.logs().is_empty());
     holder.kill().unwrap();
     holder.wait().unwrap();
-    // Duralite opens the database, and has the commits that stock SQLite left in its own WAL.
+    // Duralite opens the database with all commits that stock SQLite has left in its own WAL.
     assert!(host.path("s.db-wal").exists());
     let said = host.open(&host.uri("s.db"), &["select sum(a) from t; pragma duralite;"]);
     assert!(said.out.starts_with("6\n") && said.out.contains("state\tactive"), "{} {}", said.out, said.err);

@@ -266,7 +266,7 @@ fn payload(
 }
 
 /// Returns the slot at which the first of these steps inserts or replaces its cell. `new` is the slot of this cell in
-/// the new page. The slot is lower while later steps have cells to insert before it.
+/// the new page. The result is lower than `new` by the number of cells that later steps insert before this cell.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));

@@ -8,8 +8,7 @@ use crate::{FormatError, diff};
 /// The fewest bytes that a move covers. To store a move takes about as many bytes as this, so a shorter move saves
 /// nothing.
 const SHORTEST_MOVE: usize = 8;
-/// How far, in bytes, an array on a page that is not a b-tree page may have been shifted for the search to find the
-/// shift.
+/// The largest shift, in bytes, that the search can find on a page that is not a b-tree page.
 const FARTHEST_SLIDE: usize = 64;
 
 /// Memory that the encoder reuses.

@@ -292,7 +292,8 @@ impl Geometry {
         SLOTS_OFFSET + u64::from(slot) * self.slot_bytes
     }
 
-    /// Returns the offset of the list in the page table to which this page belongs (of the list's head).
+    /// The page table consists of lists of pages. Returns the offset of the head of the list to which this page
+    /// belongs.
     #[must_use]
     pub fn bucket_offset(&self, page_number: u32) -> u64 {
         let mixed = page_number.wrapping_mul(0x9E37_79B1);
