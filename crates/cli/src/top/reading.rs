@@ -84,8 +84,8 @@ pub(crate) struct Reading {
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// How many syncs of the database file have failed. The count is reset to 0 when a process has written all
-    /// committed pages of the log to the file (including those written before a failed sync), and has synced the file.
+    /// How often syncing or writing the database file has failed. The count is reset to 0 when a process has written
+    /// all committed pages of the log to the file (including those written before a failure), and has synced the file.
     pub(crate) home_failures: u64,
     /// How far the archive has come; `None` if no sidecar (the process that copies the log into the archive) has
     /// reported it.
