@@ -1,4 +1,5 @@
-//! The checksum of the LTX format, for a file and for a whole database: CRC-64/GO-ISO with the highest bit set.
+//! The checksum of the LTX format, CRC-64/GO-ISO with the highest bit set. It exists for a file and for a
+//! whole database.
 
 use std::io::{self, Read};
 
@@ -60,7 +61,7 @@ impl DatabaseChecksum {
     }
 }
 
-/// Returns the checksum of a whole database, as the trailer of a file has it.
+/// Returns the checksum of a whole database, in the form that the trailer of an LTX file has.
 ///
 /// # Errors
 ///

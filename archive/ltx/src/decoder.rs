@@ -14,7 +14,7 @@ use super::layout::{
 /// The number of bytes that the decoder reads at once.
 const BUFFER: usize = 64 << 10;
 
-/// What the decoder found in a file, after it has checked everything in the file.
+/// What the decoder found in a file. The decoder returns this only after it has checked the whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// The file's header.
@@ -23,7 +23,7 @@ pub struct Summary {
     pub pages: u32,
     /// The file's length in bytes.
     pub bytes: u64,
-    /// The checksum of the database after the file, if the file has one.
+    /// The checksum of the database after the file's last transaction, if the file has one.
     pub post_checksum: Option<u64>,
 }
 
@@ -31,13 +31,14 @@ pub struct Summary {
 pub struct Decoder<R> {
     input: Input<R>,
     header: Header,
-    /// The checksum and the length in bytes of an index of the frames read so far. The decoder compares the index in
-    /// the file with these two, so it keeps no index in memory.
+    /// The checksum and the length in bytes of the index that the frames read so far must have. The decoder compares
+    /// the index in the file with these two values, so it keeps no index in memory.
     index: Checksum,
     index_bytes: u64,
     pages: u32,
     last_page: u32,
-    /// The checksum of the pages of a snapshot, if the file has checksums of the database.
+    /// The checksum of the pages read so far. The decoder needs it only for a snapshot that has checksums of the
+    /// database.
     database: DatabaseChecksum,
     at_end_of_pages: bool,
     block: Vec<u8>,
@@ -123,8 +124,8 @@ impl<R: Read> Decoder<R> {
         Ok(Some(number))
     }
 
-    /// Reads the pages that are left, and checks what follows the pages. The index must match the frames, the
-    /// checksums must be right, and nothing may come after them.
+    /// Reads the remaining pages, and checks what follows them. The index must match the frames, the checksums must be
+    /// right, and nothing may come after the checksums.
     ///
     /// # Errors
     ///
@@ -187,7 +188,7 @@ impl<R: Read> Decoder<R> {
         Ok(())
     }
 
-    /// Compares the index with the frames. The frames tell how long the index is.
+    /// Compares the index with the frames. The frames determine how long the index must be.
     fn check_index(&mut self) -> Result<(), LtxError> {
         let at = self.input.read;
         let damaged = |what| LtxError::Damaged { offset: at, what };
@@ -227,7 +228,8 @@ impl<R: Read> Input<R> {
         Ok(())
     }
 
-    /// Reads the bytes of a compressed page. The checksum of the file covers the uncompressed page instead.
+    /// Reads the bytes of a compressed page, and leaves them out of the checksum. The checksum of the file covers the
+    /// uncompressed page instead.
     fn read_uncounted(&mut self, bytes: &mut [u8], short: &'static str) -> Result<(), LtxError> {
         self.reader.read_exact(bytes).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => LtxError::Damaged { offset: self.read, what: short },

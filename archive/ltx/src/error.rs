@@ -5,7 +5,7 @@ use std::io;
 /// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LtxError {
-    /// The reader or the writer below failed.
+    /// The reader or the writer that the caller passed has failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The bytes contradict themselves or the format.
@@ -16,7 +16,8 @@ pub enum LtxError {
         /// What is wrong there.
         what: &'static str,
     },
-    /// A caller asked the encoder for what the format does not allow, or the decoder for a page of another size.
+    /// A caller asked the encoder for something that the format does not allow, or passed a page of another size to the
+    /// decoder.
     #[error("not possible in an LTX file: {0}")]
     Refused(&'static str),
 }

@@ -1,5 +1,5 @@
-//! The header of a file, its first 100 bytes. It says which transactions the file has, and how large the database is
-//! after them.
+//! The header of a file: its first 100 bytes. It says which transactions the file has, and how large the database is
+//! after the last of them.
 
 use super::checksum::CHECKSUM_FLAG;
 use super::error::LtxError;
@@ -25,7 +25,7 @@ const WAL_SALT2: usize = 68;
 const NODE_ID: usize = 72;
 const RESERVED: usize = 80;
 
-/// What a file says about itself. Numbers are big-endian in the file. The default header names no log and no node.
+/// What a file says about itself. In the file, numbers are big-endian. The default header names no log and no node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
     /// The page size in bytes: a power of two from 512 to 65,536.
@@ -38,9 +38,10 @@ pub struct Header {
     pub max_txid: u64,
     /// The time at which the last transaction was committed, in milliseconds since 1970.
     pub timestamp_ms: i64,
-    /// The checksum of the database before the file, if the file has checksums of the database; 0 in a snapshot.
+    /// The checksum of the database before the file's first transaction, if the file has checksums of the database; 0
+    /// in a snapshot.
     pub pre_checksum: Option<u64>,
-    /// The position after the last transaction, in the log from which the transactions come; 0 if it is not known.
+    /// The position after the last transaction, in the log that the transactions come from; 0 if it is not known.
     pub wal_offset: u64,
     /// How much of that log the file covers, in the unit of `wal_offset`; 0 if it is not known.
     pub wal_size: u64,
@@ -119,7 +120,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks each field, and the rules between the fields. The error has the offset of a field that breaks a rule.
+    /// Checks each field, and the rules that several fields must keep together. The error has the offset of a field
+    /// that breaks a rule.
     fn validate(&self) -> Result<(), (usize, &'static str)> {
         let is_page_size =
             self.page_size.is_power_of_two() && (SMALLEST_PAGE..=LARGEST_PAGE).contains(&self.page_size);

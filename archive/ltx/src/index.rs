@@ -1,12 +1,12 @@
-//! The index of a file's frames. It is kept encoded, and the older part of a long index in a temporary file, so it
-//! takes little memory.
+//! The index of a file's frames. This code keeps the index in its encoded form, and moves the older part of a long
+//! index to a temporary file. So the index takes little memory.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// The length in bytes from which on the index goes to a temporary file. The index of some 400,000 pages is this
-/// long.
+/// When the entries in memory are this long, in bytes, they go to a temporary file. The index of some 400,000 pages is
+/// this long.
 const IN_MEMORY: usize = 4 << 20;
 
 /// The length of the longest entry in bytes: three numbers of at most ten bytes.
@@ -47,7 +47,7 @@ impl AsRef<[u8]> for Entry {
     }
 }
 
-/// The entries of the frames that were written.
+/// The index entries of the frames that were written so far.
 pub struct Index {
     /// The directory for a temporary file. If it is `None`, the file goes to the system's directory for such files.
     dir: Option<PathBuf>,
@@ -76,7 +76,7 @@ impl Index {
         Ok(())
     }
 
-    /// Passes all entries to `piece` in their order, part by part.
+    /// Passes the bytes of all entries to `piece`, in order and in several calls.
     pub fn read(self, mut piece: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         if let Some(mut file) = self.spilled {
             file.rewind()?;

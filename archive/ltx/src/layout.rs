@@ -1,4 +1,4 @@
-//! Sizes and flags of the format, and the page that is never in a file.
+//! Sizes and flags of the format, and the number of the page that no file has.
 
 /// The bytes with which every file begins.
 pub const MAGIC: [u8; 4] = *b"LTX1";
@@ -7,7 +7,7 @@ pub const FRAME_HEAD_BYTES: usize = 6;
 /// The size in bytes of the field between the head of a frame and its compressed page. The field holds the length of
 /// the compressed page.
 pub const FRAME_SIZE_BYTES: usize = 4;
-/// The only flag that a frame can have. It says that a length follows, and that the page is an LZ4 block.
+/// The only flag that a frame can have. It says that a length comes next, and that the page is stored as an LZ4 block.
 pub const FRAME_HAS_SIZE: u16 = 1;
 /// The size in bytes of the last field of the index, which holds the length of the index.
 pub const INDEX_SIZE_BYTES: usize = 8;

@@ -1,4 +1,4 @@
-//! LTX files, version 3: what transactions of a SQLite database have changed, page by page.
+//! LTX files, version 3. A file has the pages that some transactions of a SQLite database have changed.
 //!
 //! A file has a [`Header`], one frame for each page in ascending order, an index of the frames, and a checksum of
 //! everything. A file whose first transaction is 1 is a *snapshot*: it has every page of the database. This crate

@@ -1,5 +1,5 @@
-//! Merges several consecutive files into one file. The result does not depend on how the transactions were grouped
-//! into files before (invariant 69).
+//! Merges several consecutive files into one file. If other files group the same transactions differently, the result
+//! is the same (invariant 69).
 
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
@@ -10,15 +10,15 @@ use super::error::LtxError;
 use super::header::Header;
 use super::layout::lock_page;
 
-/// One of the files to merge (a *member*), and its next page.
+/// One of the files to merge (a *member*), and the next page to read from it.
 struct Member<R> {
     decoder: Decoder<R>,
     /// The number of the next page that the file has. `page` holds its image.
     held: Option<u32>,
     page: Vec<u8>,
-    /// The pages that this member adds at the end of the database, from the next one that the merge comes to. If the
-    /// member lacks an added page, the merge writes zeros. So no older image of that page comes back from an earlier
-    /// member.
+    /// The pages that this member's transactions add at the end of the database. The range begins at the first such
+    /// page that the merge has not passed yet. If the member has no image of an added page, the merge writes zeros.
+    /// Otherwise the page would get an older image from an earlier member.
     grown: RangeInclusive<u32>,
 }
 
@@ -42,10 +42,10 @@ impl<R: Read> Member<R> {
     }
 }
 
-/// Writes one file with the transactions of all members. The members come in order, and two may overlap. For each
-/// page the new file has the image from the last member that has the page. The new header is that of the last member,
-/// but with the first transaction of the first member. Keeps one page and one buffer of each member in memory. After
-/// an error the caller must not use the file.
+/// Writes one file with the transactions of all members. The members are in order of their transactions, and neighbours
+/// may overlap. The new file gets each page from the last member that has the page. It gets the header of the last
+/// member, but the first transaction of the first member. In memory this function keeps one page and one buffer for
+/// each member. After an error the caller must not use the file.
 ///
 /// # Errors
 ///
@@ -86,7 +86,7 @@ pub fn merge<R: Read, W: Write>(members: Vec<R>, writer: W) -> Result<(Header, W
     Ok((header, writer, bytes))
 }
 
-/// Checks that the members follow on each other, and returns the header of the result.
+/// Checks that no transaction is missing between the members, and returns the header of the result.
 fn check<R: Read>(members: &[Member<R>]) -> Result<Header, LtxError> {
     let (Some(first), Some(last)) = (members.first(), members.last()) else {
         return Err(LtxError::Refused("there is nothing to merge"));
@@ -184,7 +184,7 @@ mod tests {
         for at in 0..a.len() {
             let mut damaged = a.clone();
             damaged[at] ^= 1;
-            // LZ4 can write the same page in more ways than one.
+            // LZ4 can encode the same page in several ways, so a damaged file may still decode to the same pages.
             let merged = merge(vec![&damaged[..]], Vec::new());
             assert!(merged.is_err() || merged.unwrap() == whole, "byte {at}");
         }

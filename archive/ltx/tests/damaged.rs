@@ -19,7 +19,8 @@ fn each_flipped_bit_is_found_or_changes_no_page() {
             let mut damaged = file.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             match decode(&damaged) {
-                // LZ4 has several encodings of the same page, so some flipped bits decode to the same file.
+                // LZ4 can encode the same page in several ways, so a file with a flipped bit may still decode to the
+                // same pages.
                 Ok(found) => {
                     unnoticed += 1;
                     assert_eq!(found, (summary, pages.clone()), "bit {bit}");
@@ -39,8 +40,8 @@ fn each_byte_that_is_missing_or_too_much_is_found() {
             assert!(error.is_damage(), "{len}: {error}");
             let mut shorter = file.clone();
             shorter.remove(len);
-            // If one of several equal bytes in a row is missing, nobody can tell which. But the decoder has to
-            // notice that a byte is missing.
+            // If several equal bytes stand in a row and one of them is missing, nobody can tell which one. But the
+            // decoder has to notice that a byte is missing.
             assert!(decode(&shorter).is_err(), "{len}");
         }
         let longer = [&file[..], &[0]].concat();

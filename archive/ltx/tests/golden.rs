@@ -1,7 +1,7 @@
-//! The encoder still writes the same bytes as when the golden files were made, and the decoder reads a file of
-//! another program.
+//! Checks that the encoder still writes the same bytes as when the golden files were made, and that the decoder reads a
+//! file that another program made.
 //!
-//! With `LTX_GOLDEN=1` the test writes the golden files of this encoder that are missing.
+//! With `LTX_GOLDEN=1` the test writes the golden files of the encoder, except those that exist already.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,8 @@ fn a_file_of_another_program_is_read() {
     pages.iter().for_each(|(number, bytes)| checksum.add(*number, bytes));
     assert_eq!(summary.post_checksum, Some(checksum.value()));
     assert!(pages[0].1.starts_with(b"SQLite format 3\0"));
-    // A file whose database has another checksum is refused, even if all other bytes are right.
+    // The decoder refuses a file if the database has another checksum than the file says, even if all other bytes are
+    // right.
     let mut other = bytes.clone();
     let at = other.len() - 9;
     other[at] ^= 1;

@@ -1,4 +1,5 @@
-//! The encoder does not write, and the decoder does not read, what the format does not allow.
+//! Checks that the encoder does not write, and the decoder does not read, anything that the format does not
+//! allow.
 
 use duralite_ltx::{Decoder, Encoder, Header, LtxError, lock_page};
 

@@ -1,4 +1,4 @@
-//! The decoder returns what the encoder was given.
+//! Checks that the decoder returns what the encoder was given.
 
 use duralite_ltx::{Decoder, Header, database_checksum, lock_page};
 use proptest::collection::{btree_map, vec};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::common::{Page, decode, encode, header, pages};
 
-/// Returns headers whose first transaction is `min`, of a database with `commit` pages.
+/// Returns headers of a database with `commit` pages. The first transaction of each file is `min`.
 fn headers(
     min: impl Strategy<Value = u64>,
     commit: impl Strategy<Value = u32>,
@@ -77,7 +77,7 @@ proptest! {
 
     #[test]
     fn inv12_any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..400), kept in 0..200_usize) {
-        // The file is the beginning of a sound one, followed by the random bytes.
+        // The file begins like a valid file, and the random bytes follow.
         let mut file = encode(header(), &pages([1, 3]));
         file.truncate(kept);
         file.extend(&bytes);

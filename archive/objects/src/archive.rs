@@ -27,15 +27,15 @@ use super::keys::{Generation, Key, Layout, Object, Replica};
 use super::location::{Location, Store};
 use super::records::{Claim, Start};
 
-/// The name of the attribute in which Litestream keeps the time of an object.
+/// The name of the attribute in which Litestream keeps the time of an object's last transaction.
 const TIMESTAMP: &str = "litestream-timestamp";
 
-/// Whether a request has created an object, or the object was there before.
+/// Whether a request has created an object, or found an object with the same key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
     /// The request has created the object.
     Now,
-    /// An object with this key was there, with whatever content.
+    /// An object with this key existed already. Its content may be anything.
     Before,
 }
 
@@ -98,15 +98,15 @@ impl Archive {
                     .with_http_connector(Limits::default());
                 (Arc::new(builder.build().map_err(failed)?), Layout::Folders, false)
             }
-            // The root of this store is `/`, not the archive's directory. That directory may not exist yet, and
-            // reading must not make it.
+            // The root of this store is `/`, not the archive's directory. That directory may not exist yet, and a read
+            // must not create it.
             Store::Directory => (Arc::new(LocalFileSystem::new().with_fsync(true)), Layout::Folders, true),
             Store::Memory => (Arc::new(InMemory::new()), Layout::Digits, false),
         };
         Ok(Self { store, prefix: location.prefix.clone(), layout, are_files })
     }
 
-    /// Returns an archive in a store that is open already, for tests.
+    /// Returns an archive in a store that the caller has opened. Tests use this.
     #[must_use]
     pub fn on(store: Arc<dyn ObjectStore>, prefix: Path) -> Self {
         Self { store, prefix, layout: Layout::Digits, are_files: false }
@@ -124,7 +124,7 @@ impl Archive {
         self.generations().join(key.name())
     }
 
-    /// Returns a key right below the archive's prefix.
+    /// Returns the key of an object directly below the archive's prefix.
     #[must_use]
     pub fn key_of(&self, name: &str) -> Path {
         self.prefix.clone().join(name)
@@ -136,8 +136,8 @@ impl Archive {
         Replica { prefix: self.key_of(&format!("g{generation}")), layout: self.layout }
     }
 
-    /// Returns the archive's own prefix as a replica, as if it were the prefix of a database that Litestream
-    /// replicates.
+    /// Returns a replica whose prefix is the archive's own prefix. An archive that Litestream made has its objects
+    /// there, because it has no generations.
     #[must_use]
     pub fn as_replica(&self) -> Replica {
         Replica { prefix: self.prefix.clone(), layout: self.layout }
@@ -229,8 +229,8 @@ impl Archive {
         }
     }
 
-    /// Creates an object, unless one with this key exists. `time_ms` is the time of the object's last transaction,
-    /// and is given for objects that Litestream reads.
+    /// Creates an object, unless one with this key exists. `time_ms` is the time of the object's last transaction. The
+    /// caller passes it only for objects that Litestream reads.
     ///
     /// # Errors
     ///
@@ -271,11 +271,11 @@ impl Archive {
         &self.store
     }
 
-    /// Returns the attributes of an object whose last transaction was committed at this time.
+    /// Returns the attributes for an object whose last transaction was committed at `time_ms`.
     #[must_use]
     pub fn attributes(&self, time_ms: Option<i64>) -> Attributes {
         match time_ms {
-            // In a directory, objects have no attributes. There Litestream takes the time of the file.
+            // In a directory, objects have no attributes, so Litestream uses the file's modification time.
             Some(time_ms) if !self.are_files => {
                 Attributes::from_iter([(Attribute::Metadata(TIMESTAMP.into()), rfc3339(time_ms))])
             }
@@ -283,8 +283,8 @@ impl Archive {
         }
     }
 
-    /// Sets the time of an object's file, if the store is a directory. Litestream takes this time for the time of the
-    /// transactions.
+    /// Sets the modification time of an object's file, if the store is a directory. Litestream takes it for the time of
+    /// the object's last transaction.
     ///
     /// # Errors
     ///
@@ -354,7 +354,7 @@ pub(crate) fn rfc3339(time_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// Returns the date that is `days` days after 1970-01-01. The calculation begins each year in March, so that a leap
+/// Returns the date that is `days` days after 1970-01-01. In this calculation each year begins in March, so that a leap
 /// day is the last day of its year.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;

@@ -1,19 +1,19 @@
-//! Which states of a database the objects of a replica can make, and which objects make each of them.
+//! Which states of a database a restore can make from the objects of a replica, and which objects it needs for each.
 //!
-//! A state is named by its last transaction. It can be restored if an object ends with that transaction and begins
-//! early enough: with transaction 1, or at the latest with the transaction right after another state that can be
-//! restored. An object that overlaps what came before does no harm: it has the last image of each of its pages.
+//! A state is identified by its last transaction. It can be restored if an object ends with that transaction and begins
+//! with transaction 1, or no later than directly after another state that can be restored. The object may also begin
+//! earlier and repeat transactions that are already applied: it has the newest image of each of its pages.
 
 use super::keys::{Object, SNAPSHOTS};
 
 /// The objects of one replica that a restore may use.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
-    /// The objects, in ascending order of their last transactions.
+    /// The objects, sorted by their last transactions.
     objects: Vec<Object>,
-    /// A state that can be restored without these objects, and on which they may follow.
+    /// A state that can be restored without these objects. The objects may continue it.
     seed: Option<u64>,
-    /// The states that can be restored, including the seed, ascending.
+    /// The states that can be restored, including the seed, in ascending order.
     states: Vec<u64>,
 }
 
@@ -27,16 +27,16 @@ pub struct Missing {
 }
 
 impl Chain {
-    /// Makes a chain of the objects whose transactions are all below `limit`. The objects may also follow on the
-    /// state `seed`, which can be restored without them.
+    /// Makes a chain of the objects whose transactions are all below `limit`. The objects may also continue the state
+    /// `seed`, which can be restored without them.
     pub fn new(objects: &[Object], limit: Option<u64>, seed: Option<u64>) -> Self {
         let counts = |object: &&Object| limit.is_none_or(|limit| object.max < limit);
         let mut objects: Vec<Object> = objects.iter().filter(counts).copied().collect();
         objects.sort_unstable_by_key(|object| (object.max, object.min, object.level));
         let mut states = Vec::from_iter(seed);
         for object in &objects {
-            // The object may follow on any state from `min - 1` to `max - 1`. If one of these states exists, the
-            // newest state before `max` is one of them.
+            // The object may continue any state from `min - 1` to `max - 1`. If one of these states exists, the newest
+            // state before `max` is one of them.
             let below = states.partition_point(|state| *state < object.max);
             let follows = below.checked_sub(1).is_some_and(|newest| states[newest] + 1 >= object.min);
             if (object.is_snapshot() || follows) && states.get(below) != Some(&object.max) {
@@ -46,7 +46,7 @@ impl Chain {
         Self { objects, seed, states }
     }
 
-    /// Returns the states that can be restored, ascending.
+    /// Returns the states that can be restored, in ascending order.
     pub fn states(&self) -> &[u64] {
         &self.states
     }
@@ -67,8 +67,8 @@ impl Chain {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// Returns the object that follows on the state `txid` and ends first. If several objects end there, returns the
-    /// one on the lowest level. If `least` is given, considers only objects that reach transaction `least`.
+    /// Of the objects that continue the state `txid`, returns the one that ends first. If several objects end there,
+    /// returns the one on the lowest level. If `least` is given, considers only objects that reach transaction `least`.
     pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
         let least = least.unwrap_or(0).max(txid + 1);
         let from = self.objects.partition_point(|object| object.max < least);
@@ -76,8 +76,8 @@ impl Chain {
         self.objects[from..].iter().filter(follows).min_by_key(|object| (object.max, object.level))
     }
 
-    /// Returns the transactions after the newest state that are missing before later objects. Up to the newest state
-    /// no transaction is missing: where pruning has deleted earlier objects, there are only fewer states.
+    /// Returns the transactions that are missing between the newest state and later objects. Before the newest state
+    /// there is no gap to report: if pruning has deleted objects there, a restore can only reach fewer states.
     pub fn missing(&self) -> Vec<Missing> {
         let mut end = self.states.last().copied().unwrap_or(0);
         let mut beyond: Vec<&Object> = self.objects.iter().filter(|object| object.max > end).collect();
@@ -94,7 +94,7 @@ impl Chain {
     }
 
     /// Returns the objects that make `state`, in the order in which a restore applies them. The flag says whether the
-    /// seed comes before them. The caller passes only a state that can be restored.
+    /// restore makes the seed first. The caller passes only a state that can be restored.
     pub fn objects_of(&self, state: u64) -> (bool, Vec<Object>) {
         let until = &self.objects[..self.objects.partition_point(|object| object.max <= state)];
         let snapshot = until
@@ -112,8 +112,8 @@ impl Chain {
             }
             (None, None) => 0,
         };
-        // Of the objects that may come next, the loop takes the one that ends last. If several end there, it takes
-        // the smallest of them. An object that begins too late stays in `candidates` for a later turn, so the loop
+        // Of the objects that may come next, the loop takes the one that ends last. If several end there, it takes the
+        // smallest of them. An object that begins too late stays in `candidates` for a later iteration, so the loop
         // looks at each object once.
         let mut by_first: Vec<&Object> = until.iter().filter(|object| object.max > reached).collect();
         by_first.sort_unstable_by_key(|object| object.min);

@@ -26,7 +26,7 @@ pub struct Claimed {
     archive: Archive,
     owner: Owner,
     generation: Generation,
-    /// What the owner has listed before its claim, if a test breaks `Rule::ListAfterClaim`.
+    /// What the owner listed before its claim. Only a test that breaks `Rule::ListAfterClaim` sets this.
     listed_early: Option<Option<Inherited>>,
 }
 
@@ -38,37 +38,37 @@ pub struct Inherited {
     /// The last transaction that can be restored.
     pub end: u64,
     /// The objects that make the database after that transaction. If one of them is gone when the primary fetches it,
-    /// [`Archive::plan`] for the same transaction names others.
+    /// [`Archive::plan`] for the same transaction returns other objects.
     pub plan: Plan,
 }
 
-/// The database that a generation begins with, as it goes into the start record.
+/// The database that a generation begins with, as the owner writes it into the start record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Begin {
     /// The size of the database in pages.
     pub pages: u32,
     /// The page size in bytes.
     pub page_size: u32,
-    /// The checksum of the database, as LTX files have it.
+    /// The checksum of the database, as in LTX files.
     pub checksum: u64,
     /// The time by the owner's clock, in milliseconds since 1970.
     pub time_ms: i64,
 }
 
-/// What an owner finds when it comes back to its generation.
+/// What an owner finds when it returns to its generation after a restart.
 #[derive(Debug)]
 pub enum Resumed {
     /// The owner is still the primary.
     Primary(Primary),
-    /// The owner has claimed this later generation and not begun it. The owner has to take the generation after it,
-    /// by [`Archive::claim_after`].
+    /// The owner has claimed this generation, which is its newest one, but has not begun it. The owner must not begin
+    /// it any more. It has to claim the next one with [`Archive::claim_after`].
     Unbegun(Generation),
     /// Another owner has taken a later generation.
     Fenced(Claim),
 }
 
 impl Archive {
-    /// Claims the first generation after all claimed ones.
+    /// Claims the first generation that comes after all claimed ones.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`] if another owner has claimed that generation; [`ArchiveError::Store`].
+    /// [`ArchiveError::Fenced`] if another owner has claimed the next generation; [`ArchiveError::Store`].
     pub async fn claim_after(
         &self,
         owner: &Owner,
@@ -110,8 +110,8 @@ impl Archive {
         Ok(Claimed { archive: self.clone(), owner: owner.clone(), generation, listed_early: None })
     }
 
-    /// Goes on with a generation after a restart of the owner. Later claims with the owner's token are its own
-    /// attempts to start over.
+    /// Continues a generation after its owner has restarted. If later claims have the owner's own token, the owner made
+    /// them itself when it tried to start over.
     ///
     /// # Errors
     ///
@@ -170,8 +170,8 @@ impl Archive {
         }
     }
 
-    /// Creates an object. If the object exists already, its contents must be the same: then an earlier request of
-    /// this primary has created it (invariant 69).
+    /// Creates an object. If the object exists already, its contents must be the same. In that case an earlier request
+    /// of this primary has created it (invariant 69).
     pub(crate) async fn put_new(
         &self,
         retry: &Retry,
@@ -183,8 +183,8 @@ impl Archive {
             .ask(|| async {
                 match self.create(key, content.clone().into(), time_ms).await? {
                     Created::Now => Ok(None),
-                    // A store may also give this answer while another request for the key is still running. The
-                    // object can then not be read yet.
+                    // A store may also answer this while another request for the key is still running. Then nobody can
+                    // read the object yet.
                     Created::Before => self.get(key).await.map(Some).map_err(ArchiveError::into_temporary),
                 }
             })
@@ -197,7 +197,7 @@ impl Archive {
         }
     }
 
-    /// Creates a claim (invariant 65). If another claim is there, returns that claim.
+    /// Creates a claim (invariant 65). If the generation has another claim already, returns that claim.
     async fn create_claim(
         &self,
         owner: &Owner,
@@ -209,7 +209,7 @@ impl Archive {
         match self.put_new(&owner.retry, &key, json(&claim)?, None).await {
             Err(ArchiveError::Contradicted { .. }) if keep(Rule::ClaimIsCreated) => {
                 let other = owner.retry.ask(|| self.claim_of(generation)).await?;
-                // This may be the owner's own claim from before a restart. The owner gives up that claim too.
+                // The other claim may be the owner's own, from before a restart. The owner gives up that claim too.
                 Ok(Some(other.unwrap_or(claim)))
             }
             Err(ArchiveError::Contradicted { .. }) | Ok(()) => Ok(None),
@@ -225,7 +225,7 @@ impl Archive {
         Ok(claims.max())
     }
 
-    /// Returns what the owner of the claim on `own` inherits.
+    /// Returns what an owner inherits after it has claimed the generation `own`.
     async fn inherited(
         &self,
         owner: &Owner,
@@ -233,8 +233,8 @@ impl Archive {
     ) -> Result<Option<Inherited>, ArchiveError> {
         let list = async || {
             let lineage = owner.retry.ask(|| Lineage::read(self)).await?;
-            // If a later generation has begun, nobody will ever read this one. Somebody may also have pruned objects
-            // of earlier generations that the list still shows.
+            // If a later generation has begun, nobody will ever read this one. Besides, somebody may have pruned
+            // objects of earlier generations, although this list still shows them.
             if let Some(later) = lineage.head().filter(|head| own.is_some_and(|own| own < *head)) {
                 return Err(self.fenced_by(owner, later).await?);
             }
@@ -248,7 +248,7 @@ impl Archive {
         }
     }
 
-    /// Returns the error for a primary, after another owner has claimed the generation `later`.
+    /// Returns the error that a primary gets after another owner has claimed the generation `later`.
     async fn fenced_by(&self, owner: &Owner, later: Generation) -> Result<ArchiveError, ArchiveError> {
         let claim = owner.retry.ask(|| self.claim_of(later)).await?;
         let claim = claim.ok_or_else(|| ArchiveError::Damaged {
@@ -260,7 +260,7 @@ impl Archive {
 }
 
 impl Primary {
-    /// Claims the next generation in order to start over, since this one cannot go on.
+    /// Gives up this generation, and claims the next one in order to start over.
     ///
     /// # Errors
     ///
@@ -277,7 +277,8 @@ impl Claimed {
         self.generation
     }
 
-    /// Returns what can be restored now that the claim exists, or nothing if the archive has nothing.
+    /// Lists the archive now that the claim exists, and returns what can be restored. Returns `None` if the archive has
+    /// no state.
     ///
     /// # Errors
     ///

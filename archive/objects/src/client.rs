@@ -1,8 +1,8 @@
 //! Limits how long a request to an object store may take. A request that carries more bytes may take longer.
 //!
-//! The store's own client would end each request after the same time, so a large object would never get through a
-//! slow line. Here the answer to a request must begin within a time that grows with the bytes that the request
-//! carries. An answer that has begun may take any time, as long as its bytes keep coming.
+//! The store's own client would end every request after the same time. So a large object would never get through a slow
+//! network. Here the store must begin its answer within a time that grows with the number of bytes that the request
+//! carries. Once an answer has begun, it may take any time, as long as its bytes keep coming.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use object_store::client::{
     ReqwestConnector,
 };
 
-/// How long a store may take to begin its answer to a request without content. Also the longest pause between two
-/// bytes of an answer.
+/// How long a store may take to begin its answer to a request without content. The pause between two bytes of an answer
+/// has the same limit.
 const LEAST: Duration = Duration::from_secs(30);
-/// The speed, in bytes per second, of the slowest line that the limits allow for.
+/// The speed, in bytes per second, of the slowest network that the limits allow for.
 const SLOWEST: u64 = 128 << 10;
 
-/// Makes clients whose requests have these limits.
+/// Makes HTTP clients that limit the time of each request.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     least: Duration,
@@ -33,7 +33,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns how long a request that carries `bytes` bytes may wait for the beginning of its answer.
+    /// Returns how long the store may take to begin its answer to a request that carries `bytes` bytes.
     fn of(self, bytes: usize) -> Duration {
         self.least + Duration::from_secs(bytes as u64 / self.slowest.max(1))
     }
@@ -42,7 +42,7 @@ impl Limits {
 impl HttpConnector for Limits {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let options = options.clone().with_timeout_disabled();
-        // A client's read timeout begins with the request. So the client for large requests has no read timeout,
+        // A client's read timeout starts when the request starts. So the client for large requests has no read timeout,
         // because sending such a request may itself take longer.
         let small = ReqwestConnector::default().connect(&options.clone().with_read_timeout(self.least))?;
         let large = ReqwestConnector::default().connect(&options)?;
@@ -53,7 +53,7 @@ impl HttpConnector for Limits {
 #[derive(Debug)]
 struct Limited {
     limits: Limits,
-    /// The client for requests that carry so few bytes that they get the shortest limit.
+    /// The client for requests that carry so few bytes that they get the shortest time limit.
     small: HttpClient,
     large: HttpClient,
 }
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_object_is_created_through_a_slow_line() {
-        // If a provider is installed already, this call fails and changes nothing.
+        // If the program has already chosen a library for TLS, this call fails and changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let limits = Limits { least: Duration::from_millis(100), slowest: 1 << 10 };
         let store = AmazonS3Builder::new()

@@ -1,10 +1,10 @@
-//! Compaction merges the transactions of a span of time into one object, so that a restore reads few objects, and
+//! Compaction merges all transactions of a time span into one object, so that a restore reads few objects, and reads
 //! each page once.
 //!
-//! Compaction only adds objects, and only of acknowledged transactions (invariant 74). The times of the transactions
-//! decide which span they are in, so the spans do not depend on when compaction runs. If a compaction is interrupted,
-//! the next one repeats its work. The objects that the first one has uploaded stay valid. If pruning has deleted the
-//! first objects, compaction goes on after them.
+//! Compaction only adds objects, and only for acknowledged transactions (invariant 74). The times of the transactions
+//! decide which span they belong to, so the spans do not depend on when compaction runs. If a compaction is
+//! interrupted, the next one continues it, and the objects that are uploaded already stay valid. If pruning has deleted
+//! the oldest objects, compaction begins with the first object after them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,16 +21,17 @@ use super::error::ArchiveError;
 use super::keys::{Object, Replica, SNAPSHOTS};
 use super::primary::Primary;
 
-/// The spans of time of the levels 1, 2 and 3.
+/// The length of a time span on the levels 1, 2 and 3.
 pub const SPANS: [Duration; 3] =
     [Duration::from_secs(30), Duration::from_secs(300), Duration::from_secs(3600)];
 
-/// The times of objects, by key, as far as they are known. An object never changes, so neither does its time.
+/// The known times of objects, by key. An object never changes, so neither does its time.
 #[derive(Debug, Default)]
 pub struct Times(BTreeMap<String, i64>);
 
 impl Times {
-    /// Returns the time of an object's last transaction, from its header.
+    /// Returns the time of an object's last transaction. If the time is not known yet, reads it from the object's
+    /// header.
     pub(crate) async fn of(
         &mut self,
         archive: &Archive,
@@ -59,20 +60,22 @@ impl Times {
     }
 }
 
-/// The largest number of objects that are merged at once. Each takes a buffer and perhaps a file.
+/// The largest number of objects that are merged at once. Each of them needs a buffer in memory, and perhaps a
+/// temporary file.
 const MOST_MEMBERS: usize = 64;
 
-/// The size in bytes up to which a member stays in memory while it is merged.
+/// An object that is being merged stays in memory if it has at most this many bytes.
 const IN_MEMORY: usize = 128 << 10;
 
-/// The size in bytes up to which a merged object stays in memory, and the size of the pieces in which it is uploaded.
+/// A merged object stays in memory if it has at most this many bytes. `PIECE` is the size of the pieces in which it is
+/// uploaded.
 const MERGED_IN_MEMORY: usize = 8 << 20;
 const PIECE: usize = 1 << 20;
 
 impl Primary {
-    /// Adds the compacted objects that are due on each level, and returns their number. The last span of each level
-    /// stays open until there is a transaction after it. Merging reads and writes temporary files, so the calling
-    /// thread must be one that may block.
+    /// Adds the compacted objects that are due on each level, and returns their number. A level's last span is not due
+    /// until there is a transaction after it. Merging reads and writes temporary files, so the calling thread must be
+    /// allowed to block.
     ///
     /// # Errors
     ///
@@ -90,7 +93,7 @@ impl Primary {
         Ok(added)
     }
 
-    /// Returns groups of objects of the level below. Each group is to become one object on this level.
+    /// Returns groups of objects of the level below `level`. Each group is to become one object on `level`.
     async fn due(
         &self,
         objects: &[Object],
@@ -115,7 +118,7 @@ impl Primary {
             number = Some(span_of);
             group.push(object);
         }
-        // The last group is not returned, because its span may still get transactions.
+        // The result leaves out the last group, because its span may still get transactions.
         Ok(groups)
     }
 
@@ -164,10 +167,10 @@ impl Primary {
     }
 }
 
-/// Returns the state on which the first objects of `level` and of the level below follow. This is the generation's
-/// base, or the first state that pruning has left. Pruning deletes every object that ends at or before a certain
-/// snapshot, which becomes the oldest snapshot. If objects are missing after it or between two objects, the archive
-/// has lost them. Compaction does not merge across such a gap.
+/// Returns the state with which compaction begins on `level`. The first objects of this level and of the level below
+/// continue that state. It is the generation's base, or, after pruning, the first state that is left. Pruning deletes
+/// every object that ends at or before a certain snapshot, so this snapshot becomes the oldest. If objects are missing
+/// after it or between two objects, the archive has lost them. Compaction does not merge across such a gap.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();
@@ -176,8 +179,8 @@ fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     first.filter(|first| oldest.is_some_and(|oldest| *first <= oldest)).map_or(base, |first| first.max(base))
 }
 
-/// Returns the objects that lead on from a state, one after the other. Where several can follow, takes the one that
-/// ends last.
+/// Returns objects of which the first continues the state `from`, and each further one continues the one before it. If
+/// several objects can come next, takes the one that ends last.
 fn chain(mut left: Vec<Object>, from: u64) -> Vec<Object> {
     left.sort_unstable_by_key(|object| (object.min, object.max));
     let (mut chain, mut end, mut next) = (Vec::new(), from, 0);

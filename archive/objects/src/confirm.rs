@@ -1,18 +1,18 @@
-//! Decides when to believe that the archive lacks something that a list does not show.
+//! Decides when to believe that something is missing in the archive because a listing does not show it.
 //!
-//! A list takes several requests, and meanwhile others upload, take over and prune. Suppose that a list has passed
-//! one place and not yet reached another. A primary now writes transactions to the first place, and then deletes them
-//! at the second. The list then shows a gap that the archive never had. This code believes a gap only when a second
-//! list, which began after the first had ended, shows the same gap.
+//! A listing takes several requests. Meanwhile other processes upload, take the archive over and prune. For example, a
+//! listing reads one prefix before a primary writes transactions there, and another prefix after pruning has deleted
+//! the same transactions there. This listing shows a gap that the archive never had. So this code believes in a gap
+//! only if a second listing, which began after the end of the first, shows the same gap.
 
 use super::error::ArchiveError;
 
-/// How many times the archive is listed, at most, until two lists in a row agree. If two lists do not agree, somebody
-/// has pruned the archive or taken it over in between, and both are rare.
+/// The largest number of listings until two in a row agree. If two listings do not agree, somebody has pruned the
+/// archive or taken it over in between, and both are rare.
 const LISTS: u32 = 8;
 
-/// Calls `list` until a list lacks nothing, or lacks the same as the list before it. `lacks` says in words what a
-/// list lacks, if anything.
+/// Calls `list` until a listing lacks nothing, or lacks the same as the listing before it. `lacks` returns a
+/// description of what a listing lacks, if it lacks something.
 ///
 /// # Errors
 ///
@@ -42,7 +42,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the result if the lists lack these transactions, and how many lists were made.
+    /// Runs `confirmed` with these listings. A listing with `Some(n)` lacks the transactions from `n` on. Returns the
+    /// result, and the number of listings.
     fn after(lists: &[Option<u64>]) -> (Option<Result<usize, String>>, usize) {
         let mut listed = 0;
         let list = async || {

@@ -1,30 +1,30 @@
-//! Rules that a test can break on purpose, to show that other tests notice. Without the feature `controls` nobody can
-//! break a rule.
+//! Rules that a test can break on purpose, to show that other tests would notice. Without the feature `controls` no
+//! code can break a rule.
 
 /// A rule that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A claim is created only if there is none.
     ClaimIsCreated,
-    /// A new primary lists the archive after it has its claim.
+    /// A new primary lists the archive only after it has its claim.
     ListAfterClaim,
-    /// A primary looks for a later claim before it acknowledges.
+    /// A primary looks for another owner's claim on a later generation before it acknowledges.
     Look,
-    /// The look begins after the uploads have ended.
+    /// That look begins only after the uploads have ended.
     LookAfterUpload,
-    /// If a generation does not continue another, its primary acknowledges transactions only once the base is in the
-    /// archive.
+    /// If a generation does not continue another, its primary acknowledges transactions only once the generation's base
+    /// (its first state) is in the archive.
     BaseBeforeAcknowledging,
     /// If an object exists already, a primary treats it as its own only if the contents are equal.
     CompareContents,
-    /// If a generation continues another, only some transactions of the earlier generation count: those that the
-    /// owner of the later generation has found.
+    /// If a generation continues an earlier one, a restore uses only those transactions of the earlier generation that
+    /// the later generation's owner has found.
     EndOfParent,
     /// Compaction and pruning use only acknowledged transactions.
     OnlyAcknowledged,
-    /// Pruning deletes an object only when the object that takes its place exists.
+    /// Pruning deletes an object only if the object that replaces it exists.
     DeleteAfterCompaction,
-    /// Pruning keeps the snapshot from which a restore of the oldest kept moment begins.
+    /// Pruning keeps the snapshot that a restore of the oldest kept moment starts from.
     KeepBase,
     /// A follower looks for a later claim after it has listed the archive, and before it applies objects.
     FollowerLooks,

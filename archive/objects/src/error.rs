@@ -1,5 +1,5 @@
-//! The crate's one error. No error text contains credentials: this crate takes credentials only from the environment,
-//! and refuses a location that contains some.
+//! The only error type of this crate. No error text contains credentials: this crate takes credentials only from the
+//! environment, and refuses a location that contains some.
 
 use std::io;
 use std::path::Path as FilePath;
@@ -16,7 +16,7 @@ pub enum ArchiveError {
     /// The text is not the location of an archive.
     #[error("not the location of an archive: {0}")]
     Location(String),
-    /// The environment does not say with which credentials to ask the store.
+    /// The environment does not say which credentials to use for the store.
     #[error(
         "{missing} in the environment; for the role of this machine set AWS_METADATA_ENDPOINT=http://169.254.169.254, and \
          for a bucket that everybody may read AWS_SKIP_SIGNATURE=true"
@@ -53,14 +53,14 @@ pub enum ArchiveError {
         first: u64,
         /// The last transaction that is missing.
         last: u64,
-        /// The last transaction before the gap that a restore can reach.
+        /// The last transaction before the gap, up to which a restore is still possible.
         had: Option<u64>,
     },
-    /// Others have changed the archive again and again while it was listed.
+    /// The archive changed during every listing, so that no two listings agreed.
     #[error("the archive was changed each time while it was listed; try again")]
     Changing,
-    /// The archive has no state that ends with this transaction. Either the transaction was not archived yet, or it
-    /// was archived or compacted together with later ones.
+    /// The archive has no state that ends with this transaction. Either the transaction is not archived yet, or one
+    /// object has it together with later ones.
     #[error("the archive has no state after transaction {txid}; {}", instead(*before, *after))]
     NotThere {
         /// The transaction.
@@ -70,7 +70,7 @@ pub enum ArchiveError {
         /// The first state after the transaction.
         after: Option<u64>,
     },
-    /// The archive begins later than this time.
+    /// The oldest state in the archive is newer than this time.
     #[error("the archive begins later; {}", instead(None, *oldest))]
     TooEarly {
         /// The first state.
@@ -94,7 +94,7 @@ pub enum ArchiveError {
         /// The machine, as it names itself.
         node: String,
     },
-    /// The owner itself has claimed a later generation, and could not begin that generation.
+    /// The owner itself has claimed a later generation, and has not begun that generation.
     #[error(
         "generation {generation} was claimed in order to start over, and has not begun; another has to be claimed"
     )]
@@ -102,18 +102,18 @@ pub enum ArchiveError {
         /// The generation.
         generation: Generation,
     },
-    /// An object exists already, and its contents differ from what this primary wants to write.
+    /// An object with this key exists already, and its contents differ from what this primary wants to write.
     #[error("{key} exists with other contents: another primary writes there as this one")]
     Contradicted {
         /// The object's key.
         key: String,
     },
-    /// The store lets an object be created twice.
+    /// The store lets a second request create the same object again.
     #[error(
         "this object store does not refuse to create an object that exists, so it cannot tell two primaries apart"
     )]
     Unfit,
-    /// A file exists where the restored database is to be.
+    /// A file exists at the place where the restored database is to be.
     #[error("{path} exists; restore never replaces a file: choose another path, or move it away")]
     Exists {
         /// The file.
@@ -154,12 +154,12 @@ impl ArchiveError {
         matches!(self, Self::Store { source: object_store::Error::NotFound { .. }, .. })
     }
 
-    /// Returns whether the error says that a list of the archive lacks what the caller looked for.
+    /// Returns whether the error says that a listing of the archive does not show what the caller looked for.
     pub(crate) const fn is_lack(&self) -> bool {
         matches!(self, Self::Empty | Self::Gap { .. } | Self::NotThere { .. } | Self::TooEarly { .. })
     }
 
-    /// Returns whether the object itself is damaged, so that asking again does not help.
+    /// Returns whether the object itself is damaged. If it is, another request does not help.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
@@ -169,9 +169,9 @@ impl ArchiveError {
         Self::Fenced { generation: by.generation, node: by.node.clone() }
     }
 
-    /// Returns whether the same request may succeed later, because the network fails or the store is overloaded. A
-    /// refusal is permanent: a request without permission, with wrong credentials, for another region or for a bucket
-    /// that is missing.
+    /// Returns whether the same request may succeed later, because the network failed or the store is overloaded. A
+    /// refusal is permanent. The store refuses a request without permission, with wrong credentials, for another region
+    /// or for a bucket that does not exist.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         let source = match self {
@@ -179,15 +179,15 @@ impl ArchiveError {
             Self::Changing => return true,
             _ => return false,
         };
-        // The error has the status of the store's answer only in its text.
+        // Only the error's text contains the status of the store's answer.
         let text = source.to_string();
         let is_refused = text.contains("status code: 4") || text.contains("redirect");
         let is_to_repeat = ["status code: 408", "status code: 429", "RequestTimeout", "SlowDown"];
         !is_refused || is_to_repeat.iter().any(|status| text.contains(status))
     }
 
-    /// Turns the error that an object does not exist into a temporary one. The caller uses this when the store has
-    /// just said that the object exists.
+    /// If the error says that an object does not exist, turns it into a temporary error. The caller uses this when the
+    /// store has just said that the object exists.
     pub(crate) fn into_temporary(self) -> Self {
         match self {
             Self::Store { doing, key, source: source @ object_store::Error::NotFound { .. } } => {
@@ -199,7 +199,7 @@ impl ArchiveError {
     }
 }
 
-/// Returns words that say what can be restored instead.
+/// Returns a text that says which states can be restored instead.
 fn instead(before: Option<u64>, after: Option<u64>) -> String {
     match (before, after) {
         (Some(before), Some(after)) => {

@@ -1,7 +1,7 @@
 //! Fetches several objects at once, and passes them to the reader one after the other.
 //!
-//! A large object comes in pieces, and several pieces are fetched at once. The number of pieces in memory is limited,
-//! however large the objects are and however fast they come.
+//! A large object is fetched in pieces, several at a time. The number of pieces in memory is limited, however large the
+//! objects are and however fast they arrive.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use super::archive::Archive;
 use super::error::ArchiveError;
 use super::plan::Step;
 
-/// The size of a piece in bytes. It is so large that the time for the request does not matter, and so small
-/// that several pieces take little memory.
+/// The size of a piece in bytes. It is so large that the time for a request hardly matters, and so small that several
+/// pieces take little memory.
 const PIECE: u64 = 4 << 20;
-/// Requests share a limited number of places. A large piece takes this many, and a small piece takes as few as one.
-/// So this many requests for small objects can run instead of one for a large piece. Small requests take time but
-/// hardly any memory.
+/// The number of places in the semaphore that a request for a large piece takes. A request for a small piece takes
+/// fewer, at least one. So several requests for small pieces can run in place of one for a large piece. Such requests
+/// take time but hardly any memory.
 const PLACES: u64 = 8;
-/// The number of pieces that may wait for the reader, besides those that are being fetched.
+/// The number of fetched pieces that may wait for the reader. More pieces may be on their way.
 const WAITING: usize = 2;
 
 /// The progress of fetching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// The bytes of objects that were read so far.
+    /// The number of bytes that were read so far.
     pub bytes: u64,
     /// The bytes of all objects.
     pub of_bytes: u64,
@@ -38,17 +38,17 @@ pub struct Progress {
     pub of_objects: u64,
 }
 
-/// A function that is called with the progress after each piece.
+/// A function that this code calls with the progress after each piece.
 pub type Report = Arc<dyn Fn(Progress) + Send + Sync>;
 
-/// A part of an object. The objects come in order, and so do the pieces of each object.
+/// A part of an object. The objects arrive in order, and so do the pieces of each object.
 struct Piece {
     content: Result<Bytes, ArchiveError>,
     is_last: bool,
 }
 
-/// Fetches the objects of `steps`. Meanwhile `work` reads them, on a thread of its own. Up to `parallel` requests for
-/// large pieces run at a time, or [`PLACES`] times as many for small ones.
+/// Fetches the objects of `steps`. Meanwhile `work` reads them on another thread. At most `parallel` requests for large
+/// pieces run at a time, or [`PLACES`] times as many for small pieces.
 pub async fn fetch<T: Send + 'static>(
     archive: &Archive,
     steps: &[Step],
@@ -65,7 +65,8 @@ pub async fn fetch<T: Send + 'static>(
     let parallel = parallel.max(1);
     let places = &Semaphore::new(parallel * PLACES as usize);
     let fetched = stream::iter(pieces)
-        // The pieces get their places in order. So the piece that the reader needs next always has its place.
+        // The pieces take places of the semaphore in order. So no later piece keeps the piece that the reader needs
+        // next from being fetched.
         .then(|(step, range)| async move {
             let place = places.acquire_many(places_of(range.end - range.start)).await;
             (step, range, place)
@@ -83,7 +84,7 @@ pub async fn fetch<T: Send + 'static>(
         .buffered(parallel * PLACES as usize);
     let mut fetched = std::pin::pin!(fetched);
     while let Some((piece, _place)) = fetched.next().await {
-        // If the worker no longer receives, it has its result already.
+        // If this fails, the worker has ended, and its result is ready.
         if sender.send(piece).await.is_err() {
             break;
         }
@@ -98,7 +99,7 @@ fn pieces_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
     (0..count).map(move |at| at * PIECE..((at + 1) * PIECE).min(bytes))
 }
 
-/// Returns how many of [`PLACES`] places a piece of `bytes` bytes takes.
+/// Returns how many places of the semaphore a piece of `bytes` bytes takes: at least one, and at most [`PLACES`].
 fn places_of(bytes: u64) -> u32 {
     bytes.div_ceil(PIECE / PLACES).clamp(1, PLACES) as u32
 }
@@ -108,12 +109,12 @@ pub struct Objects {
     receiver: Receiver<Piece>,
     progress: Progress,
     report: Option<Report>,
-    /// Whether the next pieces belong to an object that was not read to its end.
+    /// Whether the next pieces belong to an object whose reader stopped before the object's end.
     is_within: bool,
 }
 
 impl Objects {
-    /// Lets `work` read the next object. If the object could not be fetched, returns the error of the fetch.
+    /// Lets `work` read the next object. If fetching the object failed, returns that error.
     pub fn next<T>(
         &mut self,
         work: impl FnOnce(&mut ObjectReader<'_>) -> Result<T, ArchiveError>,

@@ -6,7 +6,8 @@
 //! | `generations/<G>.start` | where the generation begins |
 //! | `g<G>/<LLLL>/<min>-<max>.ltx` | the transactions from min to max, on a level |
 //!
-//! So `g<G>` is a replica as Litestream 0.5 has it. Litestream names levels in two ways, and so does [`Layout`].
+//! So `g<G>` is a replica in the layout of Litestream 0.5. Litestream names levels in two ways, depending on the store,
+//! and so does [`Layout`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +16,8 @@ use duralite_ltx::{file_name, parse_file_name};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-/// The number of levels. Level 0 has objects as they were uploaded. The levels above it have compacted
-/// objects.
+/// The number of levels. Level 0 has the objects in which primaries upload transactions. The levels above it have
+/// compacted objects.
 pub const LEVELS: u8 = 10;
 /// The level of snapshots.
 pub const SNAPSHOTS: u8 = 9;
@@ -42,7 +43,7 @@ impl Generation {
         (self > Self::FIRST).then(|| Self(self.0 - 1))
     }
 
-    /// Returns the number, as LTX files have it.
+    /// Returns the number in the form that LTX files have.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
@@ -60,7 +61,7 @@ impl FromStr for Generation {
 
     fn from_str(digits: &str) -> Result<Self, Self::Err> {
         let number = u64::from_str_radix(digits, 16).map_err(|_| "not the number of a generation")?;
-        // The largest number is refused, because `next` would overflow. No archive gets that far.
+        // The code refuses the largest number, because `next` would overflow. No archive gets that far.
         let generation = Self(number);
         let is_one = generation >= Self::FIRST && number < u64::MAX && generation.to_string() == digits;
         is_one.then_some(generation).ok_or("not the number of a generation")
@@ -90,7 +91,8 @@ pub enum Layout {
     Folders,
 }
 
-/// The prefix that has the levels of one generation, or of a database that Litestream replicates.
+/// The objects of one generation, or of a database that Litestream replicates. They are on several levels below one
+/// prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     /// The prefix.
@@ -115,7 +117,7 @@ impl Replica {
         self.level(object.level).join(file_name(object.min, object.max))
     }
 
-    /// Returns the object with this key. Returns `None` if the key is not that of an object of this replica.
+    /// Returns the object with this key, or `None` if no object of this replica can have this key.
     #[must_use]
     pub fn parse(&self, key: &Path, bytes: u64) -> Option<Object> {
         let mut parts = key.prefix_match(&self.prefix)?;
@@ -133,7 +135,7 @@ impl Replica {
     }
 }
 
-/// An object of a replica, as a list has it.
+/// An object of a replica. These are the facts that a listing shows, without a look into the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Object {
     /// The level.
@@ -181,7 +183,7 @@ impl Key {
         }
     }
 
-    /// Returns the key with this name below `generations/`.
+    /// Parses the name of a record below `generations/`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let (generation, kind) = name.split_once('.')?;

@@ -1,8 +1,8 @@
-//! The archive of a database in an object store: which objects there are, and what can be restored from them.
+//! The archive of a database in an object store: which objects it has, and what can be restored from them.
 //!
-//! An archive has *generations*, one for each primary that the database has had. Each generation has a snapshot of
-//! the database and the transactions that followed, as LTX files in the layout that Litestream 0.5 reads. This crate
-//! knows nothing of SQLite's log.
+//! An archive has *generations*, one for each primary that the database has had. Each generation has a snapshot of the
+//! database and the transactions after it, as LTX files in the layout that Litestream 0.5 reads. This crate knows
+//! nothing of SQLite's log.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Lists an archive: its generations, which states of each can be restored, and how many bytes there are.
+//! Lists an archive: its generations, which states of each can be restored, and how many bytes each takes.
 
 use object_store::path::Path;
 
@@ -23,17 +23,17 @@ pub struct Level {
 pub struct Listed {
     /// The generation; `None` if Litestream made the archive.
     pub generation: Option<Generation>,
-    /// The prefix of the generation's objects. Litestream can read what is below it as a replica.
+    /// The prefix of the generation's objects. Litestream can use it as a replica.
     pub prefix: Path,
     /// The claim of the owner that has taken the generation.
     pub claim: Option<Claim>,
     /// Where the generation begins; `None` as long as its owner has not begun it.
     pub start: Option<Start>,
-    /// Whether this is the newest generation that has begun, or one from which that generation descends. Only then
-    /// can its states be restored.
+    /// Whether this is the newest generation that has begun, or one of its ancestors. Only the states of these
+    /// generations can be restored.
     pub counts: bool,
-    /// The transaction with which the next generation begins. The transactions of this generation from there on do
-    /// not count.
+    /// The first transaction of the next generation. From this number on, a restore uses the next generation's
+    /// transactions and not this one's.
     pub until: Option<u64>,
     /// The first state that can be restored.
     pub first: Option<Moment>,
@@ -41,11 +41,11 @@ pub struct Listed {
     pub last: Option<Moment>,
     /// The number of states that can be restored.
     pub states: u64,
-    /// Transactions that are missing.
+    /// The transactions that are missing after the last state.
     pub missing: Vec<Missing>,
-    /// The snapshots that count, each as the number of its last transaction, ascending.
+    /// The snapshots that a restore can use, each as the number of its last transaction, in ascending order.
     pub snapshots: Vec<u64>,
-    /// The objects on each level, including those that do not count.
+    /// The objects on each level, including those that a restore cannot use.
     pub levels: [Level; LEVELS as usize],
 }
 
@@ -130,8 +130,8 @@ impl Archive {
     }
 }
 
-/// Turns the error that an object is missing into `None`. Somebody may have deleted the object since it was listed,
-/// which is no error of a list.
+/// Turns the error that an object is missing into `None`. Somebody may have deleted the object after it was listed. For
+/// a listing that is not an error.
 fn missing_is_none<T>(error: ArchiveError) -> Result<Option<T>, ArchiveError> {
     if error.is_missing() { Ok(None) } else { Err(error) }
 }

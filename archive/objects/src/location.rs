@@ -1,4 +1,4 @@
-//! Where an archive is, as people write it:
+//! The location of an archive, as people write it:
 //!
 //! - `s3://bucket/prefix?endpoint=https://…&region=…`
 //! - `gs://bucket/prefix`, `az://container/prefix`
@@ -98,7 +98,7 @@ impl FromStr for Location {
 }
 
 impl Location {
-    /// Returns the location of a prefix in the same store, for example of a generation's replica.
+    /// Returns the URL of a prefix in the same store, for example of the prefix of one generation.
     #[must_use]
     pub fn of(&self, prefix: &Path) -> String {
         let mut url = self.url.clone();

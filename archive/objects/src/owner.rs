@@ -6,9 +6,9 @@ use super::retry::Retry;
 /// A machine that claims generations.
 #[derive(Debug, Clone)]
 pub struct Owner {
-    /// The random number by which the owner knows its own claims; see [`random_token`].
+    /// The random number by which the owner recognises its own claims; see [`random_token`].
     pub token: String,
-    /// A name of the machine, for people.
+    /// A name of the machine, which only people read.
     pub node: String,
     /// How the owner's requests are repeated.
     pub retry: Retry,
@@ -18,7 +18,7 @@ pub struct Owner {
 ///
 /// # Errors
 ///
-/// [`ArchiveError::File`] if the system has no random numbers.
+/// [`ArchiveError::File`] if the system cannot supply random numbers.
 pub fn random_token() -> Result<String, ArchiveError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| ArchiveError::File {

@@ -1,8 +1,8 @@
-//! Decides which objects a restore needs to make the database as it was at a moment.
+//! Decides which objects a restore needs to rebuild the database as it was at a given moment.
 //!
-//! Only the newest generation with a start record counts, and the generations from which it descends. Of each of
-//! these generations, only the transactions before the first transaction of the next generation count. So what a
-//! primary has written after it was replaced is never restored.
+//! A restore uses only the newest generation with a start record, and the generations from which this one descends. Of
+//! each ancestor it uses only the transactions before the first transaction of the next generation. So it never
+//! restores what a primary has written after it was replaced.
 
 use std::fmt;
 
@@ -33,8 +33,8 @@ pub enum Target {
 pub struct Moment {
     /// The last transaction.
     pub txid: u64,
-    /// The time at which that transaction was committed, in milliseconds since 1970. `None` if nobody asked for the
-    /// time.
+    /// The time at which that transaction was committed, in milliseconds since 1970. `None` if the caller did not ask
+    /// for the time.
     pub time_ms: Option<i64>,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Moment {
 pub struct Step {
     /// The object's key.
     pub key: Path,
-    /// The object itself, as a list has it.
+    /// The object itself, with the facts that a listing shows.
     pub object: Object,
     /// The object's generation; `None` if Litestream made the archive.
     pub generation: Option<Generation>,
@@ -76,13 +76,13 @@ impl Plan {
     }
 }
 
-/// One generation, with its objects and the states that they make.
+/// One generation, with its objects and the states that a restore can make from them.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     pub generation: Option<Generation>,
     pub start: Option<Start>,
     pub replica: Replica,
-    /// The first transaction that no longer counts, because the next generation begins with it (invariant 68).
+    /// The first transaction that a restore does not use, because the next generation begins with it (invariant 68).
     pub limit: Option<u64>,
     pub objects: Vec<Object>,
     pub chain: Chain,
@@ -90,13 +90,13 @@ pub(crate) struct Link {
 
 impl Link {
     /// Returns the object that leads from the state `txid` to the nearest later state. If `least` is given, considers
-    /// only objects that reach `least`.
+    /// only objects that reach transaction `least`.
     pub fn step_after(&self, txid: u64, least: Option<u64>) -> Option<Step> {
         let object = *self.chain.following(txid, least)?;
         Some(Step { key: self.replica.key(&object), object, generation: self.generation })
     }
 
-    /// Returns the first state of the generation.
+    /// Returns the generation's first state, as the number of its last transaction.
     pub fn base(&self) -> u64 {
         self.start.as_ref().map_or(1, |start| start.base.txid)
     }
@@ -106,8 +106,8 @@ impl Link {
     }
 }
 
-/// The generations that count, the newest first. If Litestream made the archive, there is one generation, without a
-/// number.
+/// The generations that a restore can use, the newest first. If Litestream made the archive, there is one generation,
+/// without a number.
 #[derive(Debug, Default)]
 pub(crate) struct Lineage {
     pub links: Vec<Link>,
@@ -145,8 +145,8 @@ impl Lineage {
         let mut links: Vec<Link> = Vec::new();
         let mut limit = None;
         while let Some(generation) = next {
-            // An owner creates the start record once, and nobody deletes it. So if a later generation names this one,
-            // the record must be there.
+            // An owner creates the start record once, and nobody deletes it. So if a later generation names this one as
+            // its parent, the record must be there.
             let start = archive.start_of(generation).await?.ok_or_else(|| ArchiveError::Damaged {
                 key: archive.key(Key::Start(generation)).to_string(),
                 what: "a later generation names it, and it is missing".to_owned(),
@@ -171,12 +171,13 @@ impl Lineage {
         Ok(Self::chained(links, newest_claim.max()))
     }
 
-    /// Lists the archive, and lists it again if a generation lacks transactions or if the archive is empty.
+    /// Lists the archive. If a generation lacks transactions, or if the archive is empty, lists it again to confirm
+    /// that.
     pub async fn read_confirmed(archive: &Archive) -> Result<Self, ArchiveError> {
         confirmed(async || Self::read(archive).await, Self::lack).await
     }
 
-    /// Returns what is missing in the generations, in words.
+    /// Describes the transactions that are missing in the generations. Returns `None` if none is missing.
     pub fn lack(&self) -> Option<String> {
         let missing = self.links.iter().map(|link| (link.generation, link.chain.missing()));
         let missing: Vec<_> = missing.filter(|(_, missing)| !missing.is_empty()).collect();
@@ -188,10 +189,10 @@ impl Lineage {
         self.links.first().and_then(|head| head.generation)
     }
 
-    /// Finds out which states each generation's objects make.
+    /// Finds out which states a restore can make from each generation's objects.
     fn chained(mut links: Vec<Link>, newest_claim: Option<Generation>) -> Self {
-        // The loop begins with the oldest generation, because a generation without a snapshot of its own follows on a
-        // state of its parent.
+        // The loop begins with the oldest generation, because a generation without its own snapshot continues a state
+        // of its parent.
         for at in (0..links.len()).rev() {
             let base = on_parent(&links, at);
             let has_parents =
@@ -202,7 +203,7 @@ impl Lineage {
         Self { links, newest_claim }
     }
 
-    /// Returns the plan that restores a target.
+    /// Returns the plan that restores the database of a target.
     pub async fn plan(&self, archive: &Archive, target: Target) -> Result<Plan, ArchiveError> {
         let (at, txid) = match target {
             Target::Latest => self.latest()?,
@@ -212,13 +213,13 @@ impl Lineage {
         Ok(Plan { txid, steps: self.steps(at, txid) })
     }
 
-    /// Returns the index of a generation in `links`, and its newest state, which is the newest state of all. If the
-    /// newest generation has begun but has no objects yet, the newest state is in its parent.
+    /// Returns the newest state, and the index in `links` of the generation that has it. If the newest generation has
+    /// begun but has no objects yet, the newest state is in its parent.
     pub(crate) fn latest(&self) -> Result<(usize, u64), ArchiveError> {
         for (at, link) in self.links.iter().enumerate() {
             let state = link.chain.states().last().copied();
-            // If a generation does not continue another, its base may be uploaded after its first transactions. Until
-            // then it has no state.
+            // If a generation does not continue another, its first transactions may be uploaded before its base. Until
+            // the base is there, the generation has no state.
             if state.is_none() && link.start.is_some() && !link.continues() {
                 continue;
             }
@@ -239,7 +240,7 @@ impl Lineage {
     }
 
     fn at_txid(&self, txid: u64) -> Result<(usize, u64), ArchiveError> {
-        // Transactions before the first state of a generation are in its parents.
+        // If a transaction is before the first state of a generation, it is in the generation's parents.
         let found = self.links.iter().position(|link| link.base() <= txid);
         let at = found.ok_or(ArchiveError::NotThere { txid, before: None, after: self.oldest() })?;
         let link = &self.links[at];
@@ -271,7 +272,8 @@ impl Lineage {
                 }
             }
             let Some(found) = low.checked_sub(1).map(|newest| states[newest]) else { continue };
-            // If the next object is not after the wanted time either, only a gap keeps a restore from applying it.
+            // If the next object, too, is not later than the wanted time, a restore should apply it. Only a gap before
+            // that object can keep the restore from doing so.
             if let Some(next) = link.chain.first_after(found.max)
                 && link.chain.state_until(next.max) == Some(found.max)
                 && link.time_of(archive, next).await? <= time_ms
@@ -285,7 +287,7 @@ impl Lineage {
         Err(ArchiveError::TooEarly { oldest: self.oldest() })
     }
 
-    /// Returns the lineage without the objects for which `is_away` returns true.
+    /// Returns the lineage as it would be without the objects for which `is_away` returns true.
     pub fn without(&self, is_away: impl Fn(&Path) -> bool) -> Self {
         let links = self.links.iter().map(|link| {
             let stays = |object: &&Object| !is_away(&link.replica.key(object));
@@ -332,7 +334,7 @@ impl Link {
     }
 }
 
-/// Returns the state of the parent on which a generation follows.
+/// Returns the state of the parent that a generation continues.
 fn on_parent(links: &[Link], at: usize) -> u64 {
     let newest = links.get(at + 1).and_then(|parent| parent.chain.states().last().copied());
     let base = links[at].base();
@@ -344,7 +346,7 @@ fn gap(missing: Missing, last: Option<u64>) -> ArchiveError {
 }
 
 impl Archive {
-    /// Returns the objects that make the database of a moment.
+    /// Returns the objects from which a restore makes the database as it was at a moment.
     ///
     /// # Errors
     ///
@@ -354,7 +356,7 @@ impl Archive {
         self.planned(target).await.map(|(_, plan)| plan)
     }
 
-    /// Does the same as [`Archive::plan`], and also returns the list from which it has made the plan.
+    /// Does the same as [`Archive::plan`], and also returns the listing from which it made the plan.
     pub(crate) async fn planned(&self, target: Target) -> Result<(Lineage, Plan), ArchiveError> {
         let list = async || {
             let lineage = Lineage::read(self).await?;

@@ -1,8 +1,8 @@
-//! What the owner of a generation does: it uploads, looks, and acknowledges.
+//! What the owner of a generation does: it uploads objects, looks for later claims, and acknowledges transactions.
 //!
-//! A primary acknowledges a transaction when the transaction and all earlier ones are in the store, and a look that
-//! began after that has found no later claim (invariant 66). The primary creates every object. If the object exists
-//! already, its contents have to be equal (invariant 69).
+//! A primary acknowledges a transaction when the transaction and all earlier ones are in the store, and when a look
+//! that began after that has found no later claim (invariant 66). The primary creates every object. If an object with
+//! the same key exists already, its contents must equal what the primary wants to write (invariant 69).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,22 +18,22 @@ use super::keys::{Generation, Key, Object, Replica, SNAPSHOTS};
 use super::owner::Owner;
 use super::records::{Line, Start};
 
-/// The size in bytes below which one request creates an object. A larger object goes in parts, and the first parts
-/// have this size.
+/// An object below this size, in bytes, is uploaded with one request. A larger object is uploaded in parts, and the
+/// first parts have this size.
 const PART: usize = 16 << 20;
 
-/// The first `EQUAL` parts have [`PART`] bytes each, which is enough for 15 GiB. After that, every `GROWING` parts
-/// the size grows by [`PART`] bytes. So an object can have the 5 TiB that S3 allows, in the 10,000 parts that S3
-/// allows.
+/// The first `EQUAL` parts have [`PART`] bytes each. These are 15 GiB in total, enough for most objects. After that,
+/// the size grows by [`PART`] bytes after every `GROWING` parts. So the 10,000 parts that S3 allows are enough for an
+/// object of 5 TiB, which S3 allows too.
 const EQUAL: usize = 1000;
 const GROWING: usize = 125;
 
-/// Returns the size in bytes of the part that comes after `parts` parts. One part is in memory at a time.
+/// Returns the size in bytes of the part that comes after `parts` other parts. Only one part at a time is in memory.
 const fn part_bytes(parts: usize) -> usize {
     PART * (1 + parts.saturating_sub(EQUAL) / GROWING)
 }
 
-/// The owner of a generation that has begun.
+/// The owner of a generation that has begun. Only a primary uploads and acknowledges.
 #[derive(Debug)]
 pub struct Primary {
     archive: Archive,
@@ -46,7 +46,7 @@ pub struct Primary {
 struct State {
     /// All transactions of the generation up to this one are in the store.
     uploaded: u64,
-    /// Whether the base is in the store, as a snapshot or in the generation's parents.
+    /// Whether the base (the generation's first state) is in the store, as a snapshot or in the generation's parents.
     has_base: bool,
     acknowledged: u64,
 }
@@ -93,14 +93,15 @@ impl Primary {
         self.archive.replica(self.generation())
     }
 
-    /// Returns the newest transaction that is in the store together with all earlier ones of the generation.
+    /// Returns the newest transaction for which this holds: it is in the store, and so are all earlier ones of the
+    /// generation.
     #[must_use]
     pub fn uploaded(&self) -> u64 {
         self.state().uploaded
     }
 
-    /// Returns whether the base is in the store, as a snapshot or in the generation's parents. Without the base this
-    /// primary acknowledges nothing.
+    /// Returns whether the base (the generation's first state) is in the store, as a snapshot or in the generation's
+    /// parents. Without the base this primary acknowledges nothing.
     #[must_use]
     pub fn has_base(&self) -> bool {
         self.state().has_base
@@ -112,7 +113,7 @@ impl Primary {
         self.state().acknowledged
     }
 
-    /// Uploads the transactions `min` to `max`, of which the last was committed at `time_ms`. The caller begins an
+    /// Uploads the transactions from `min` to `max`. The last of them was committed at `time_ms`. The caller begins an
     /// upload only when the previous one has ended, so that a failure leaves no gap.
     ///
     /// # Errors
@@ -129,7 +130,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Uploads transactions that together are too large for memory, as [`Primary::upload`] does for smaller ones.
+    /// Does the same as [`Primary::upload`], for transactions that together are too large for memory.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl Primary {
         Ok(())
     }
 
-    /// Uploads a snapshot of the database after the transaction `txid`.
+    /// Uploads a snapshot: the whole database as it was after the transaction `txid`.
     ///
     /// # Errors
     ///
@@ -164,16 +165,16 @@ impl Primary {
         Ok(())
     }
 
-    /// Looks whether another owner has claimed a later generation. If not, acknowledges what was in the store before
-    /// the look. Returns the newest acknowledged transaction.
+    /// Looks whether another owner has claimed a later generation. If not, acknowledges the transactions that were in
+    /// the store before the look. Returns the newest acknowledged transaction.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Fenced`], from then on for every call, if another owner is the primary;
+    /// [`ArchiveError::Fenced`] if another owner is the primary (every later call returns this error too);
     /// [`ArchiveError::Passed`] if this owner itself has made the later claim, in an attempt to start over;
     /// [`ArchiveError::Store`].
     pub async fn acknowledge(&self) -> Result<u64, ArchiveError> {
-        // Uploads that end during the look do not count.
+        // This look does not acknowledge transactions whose uploads end while it runs.
         let before = self.restorable();
         if keep(Rule::Look) && keep(Rule::LookAfterUpload) {
             self.look().await?;
@@ -183,8 +184,8 @@ impl Primary {
         Ok(state.acknowledged)
     }
 
-    /// Lists the generation's objects, and then looks for a later claim. If the look finds none, all of these
-    /// objects are acknowledged, and this function returns them.
+    /// Lists the generation's objects, and then looks for a later claim. If the look finds none, all these objects are
+    /// acknowledged, and this function returns them.
     pub(crate) async fn acknowledged_objects(&self) -> Result<Vec<Object>, ArchiveError> {
         let replica = self.replica();
         let objects = self.owner.retry.ask(|| self.archive.objects(&replica)).await?;
@@ -201,7 +202,8 @@ impl Primary {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock can panic in the middle of a change.
+        // No code panics in the middle of a change while it holds the lock, so the state is whole even if the lock is
+        // poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -224,9 +226,9 @@ impl Primary {
         self.archive.put_new(&self.owner.retry, &key, content, Some(time_ms)).await
     }
 
-    /// Uploads an object of any length: a small one with one request, a large one in parts. The store does not refuse
-    /// an upload in parts if the key exists. That is safe, because only the owner writes this key, and always the
-    /// same bytes (invariant 69).
+    /// Uploads an object of any length: a small one with one request, a large one in parts. For an upload in parts, the
+    /// store does not refuse a key that exists already. That is safe, because only the owner writes this key, and it
+    /// always writes the same bytes (invariant 69).
     pub(crate) async fn put_stream(
         &self,
         object: Object,
@@ -240,8 +242,8 @@ impl Primary {
             (Ok(_), Some(_)) => self.archive.set_time(&key, Some(time_ms)),
             (Err(error), upload) => {
                 if let Some(mut upload) = upload {
-                    // Without this request the store would keep the parts, and no list shows them. If this request
-                    // fails too, the caller gets the first error, which says more.
+                    // Without this request the store would keep the uploaded parts, and no listing would show them. If
+                    // this request fails too, the caller gets the first error, which says more.
                     let _ = upload.abort().await;
                 }
                 Err(error)
@@ -249,8 +251,8 @@ impl Primary {
         }
     }
 
-    /// Uploads an object in parts, and completes the upload. If the object is shorter than a part, returns its pieces
-    /// instead.
+    /// Uploads an object in parts, and completes the upload. But if the object is smaller than one part, uploads
+    /// nothing, and returns the pieces of its content.
     async fn put_parts(
         &self,
         key: &Path,
@@ -259,7 +261,8 @@ impl Primary {
         upload: &mut Option<Box<dyn MultipartUpload>>,
     ) -> Result<Vec<Bytes>, ArchiveError> {
         let failed = || ArchiveError::store("uploading", key);
-        // The pieces stay separate. A buffer that grew with each piece would be copied, and take twice the memory.
+        // The pieces of a part stay separate. One buffer for the part would be copied while it grows, and take twice
+        // the memory.
         let (mut part, mut bytes, mut parts) = (Vec::new(), 0, 0);
         while let Some(piece) = content.try_next().await? {
             bytes += piece.len();
@@ -286,7 +289,7 @@ impl Primary {
         Ok(Vec::new())
     }
 
-    /// Sends a request, and repeats it as the owner's `retry` says.
+    /// Sends a request, and repeats it according to the owner's `retry`.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         request: impl FnMut() -> F,

@@ -1,10 +1,10 @@
-//! Pruning deletes the objects that no kept moment needs.
+//! Pruning deletes the objects that no restore of a kept moment needs.
 //!
-//! Pruning decides from a settled line what to delete. Everything in a settled line is also in every later line, so
-//! no later primary needs an object that this line does not need (invariant 74). Only objects of a higher level or a
-//! later snapshot can replace an object. So an object that is no longer needed is never needed again, and it does not
-//! matter when its deletion arrives. Every policy keeps the first snapshot of each day. So if two policies are in
-//! use, neither deletes a snapshot on which the other relies.
+//! Pruning decides from a settled line of generations (`settled.rs`). Everything in a settled line is also in the line
+//! of every later primary, so no later primary needs an object that this line does not need (invariant 74). An object
+//! becomes unnecessary when an object of a higher level or a later snapshot replaces it. After that it never becomes
+//! necessary again, so its deletion may reach the store at any time. Every policy keeps the first snapshot of each day.
+//! So if programs prune with two different policies, neither deletes a snapshot that the other relies on.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,14 +22,14 @@ use super::retry::Retry;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What pruning keeps. Ages count back from the newest transaction in the archive, or from the present if the time of
-/// that transaction is in the future.
+/// What pruning keeps. An age counts back from the time of the newest transaction in the archive. If that time is in
+/// the future, it counts back from now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// The greatest age of a moment that can still be restored.
     pub keep: Duration,
-    /// Up to this age, a restore can end with any single transaction. Beyond it, a restore can end only with the last
-    /// transaction of each span of 30 seconds.
+    /// A transaction of at most this age can be the last one of a restore. Of older transactions, only the last one of
+    /// each span of 30 seconds can be the last one of a restore.
     pub transactions: Duration,
 }
 
@@ -49,8 +49,8 @@ pub struct Pruned {
 }
 
 impl Archive {
-    /// Deletes the objects that the policy does not keep, and returns them. If `is_dry`, deletes nothing. While a
-    /// primary takes over, deletes nothing and returns `None`.
+    /// Deletes the objects that the policy does not keep, and returns them. If `is_dry` is set, deletes nothing. While
+    /// a new primary takes the archive over, deletes nothing and returns `None`.
     ///
     /// # Errors
     ///
@@ -129,8 +129,8 @@ impl Archive {
         Ok(pruned)
     }
 
-    /// Checks that a restore can still reach everything that stays. Pruning never deletes the last way to a moment
-    /// that it keeps.
+    /// Checks that a restore can still reach the state after each object that stays. So a mistake in pruning cannot
+    /// delete the last objects that lead to a kept moment.
     fn check(&self, lineage: &Lineage, pruned: &Pruned) -> Result<(), ArchiveError> {
         let keys: BTreeSet<Path> =
             pruned.objects.iter().map(|(generation, object)| self.replica(*generation).key(object)).collect();
@@ -151,7 +151,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Returns the time of the newest moment.
+    /// Returns the time of the newest state.
     async fn newest_time(&self, lineage: &Lineage, times: &mut Times) -> Result<Option<i64>, ArchiveError> {
         for link in &lineage.links {
             let newest = link.chain.states().last().and_then(|newest| link.chain.ending_with(*newest));
@@ -163,10 +163,10 @@ impl Archive {
     }
 
     /// Returns the snapshot from which a restore of the oldest kept moment begins, and the index of its generation.
-    /// This is the newest snapshot that is the first of its day and not later than `time`. If there is none, nothing
-    /// is too old. The search ends at the first snapshot with a time between `time` and `now`: all snapshots after it
-    /// are younger, even if a slow clock gave them an earlier time. The search ignores a snapshot with a time in the
-    /// future.
+    /// This is the newest snapshot that is the first of its day and not later than `time`. If there is none, returns
+    /// `None`, because no object is too old. The search ends at the first snapshot with a time between `time` and
+    /// `now`: all snapshots after it are younger, even if a slow clock gave them an earlier time. The search ignores a
+    /// snapshot with a time in the future.
     async fn base(
         &self,
         time: i64,
@@ -205,8 +205,8 @@ impl Archive {
         Ok(firsts)
     }
 
-    /// Returns the objects of level 1 that end at `time` or earlier. The times increase along the objects unless
-    /// somebody set a clock back. So this function can use a binary search, which reads few headers.
+    /// Returns the objects of level 1 that end at `time` or earlier. Later objects have later times, unless somebody
+    /// has set a clock back. So this function can use a binary search, which reads few headers.
     async fn compacted_before(
         &self,
         time: i64,
@@ -230,8 +230,8 @@ impl Archive {
         Ok(compacted)
     }
 
-    /// Returns the objects of those generations that are older than the newest claim and not on the line. Nobody
-    /// reads these objects.
+    /// Returns the objects of abandoned generations: those that are older than the newest claim, but are not among the
+    /// generations that a restore uses. Nobody reads these objects.
     async fn unread(&self, lineage: &Lineage) -> Result<Vec<(Generation, Object)>, ArchiveError> {
         let prefix = self.prefix().clone();
         let below = self.store().list_with_delimiter(Some(&prefix)).await;
@@ -240,7 +240,7 @@ impl Archive {
         let mut unread = Vec::new();
         for generation in below.common_prefixes.iter().filter_map(of_prefix) {
             let is_on_line = lineage.links.iter().any(|link| link.generation == Some(generation));
-            // A generation that is later than all listed claims may have an owner by now.
+            // If a generation is later than all listed claims, somebody may have claimed it by now.
             if !is_on_line && lineage.newest_claim.is_some_and(|newest| generation < newest) {
                 let objects = self.objects(&self.replica(generation)).await?;
                 unread.extend(objects.into_iter().map(|object| (generation, object)));
@@ -257,8 +257,8 @@ pub fn now_ms() -> i64 {
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Returns whether one of the objects in `by` has all transactions of `object`. `by` is sorted by the last
-/// transactions.
+/// Returns whether one of the objects in `by` has all transactions of `object`. The objects in `by` are sorted by their
+/// last transactions.
 fn is_covered(by: &[Object], object: &Object) -> bool {
     let next = by.partition_point(|cover| cover.max < object.max);
     by.get(next).is_some_and(|cover| cover.min <= object.min)

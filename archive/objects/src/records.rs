@@ -11,15 +11,15 @@ use super::keys::Generation;
 pub struct Claim {
     /// The generation.
     pub generation: Generation,
-    /// A random number, 32 hexadecimal digits, by which the owner knows its own claim.
+    /// A random number, as 32 hexadecimal digits, by which the owner recognises its own claim.
     pub token: String,
-    /// A name of the machine, for people.
+    /// A name of the machine, which only people read.
     pub node: String,
     /// The time by the owner's clock, in milliseconds since 1970. No decision depends on this time.
     pub time_ms: i64,
 }
 
-/// How a generation's database follows on that of the previous generation.
+/// What connects the database of a generation with the previous generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
@@ -29,7 +29,7 @@ pub enum Line {
     Continues,
     /// The archive lacks transactions between the two generations.
     Gap,
-    /// Another program changed the database between the two generations, or the database is another one.
+    /// Another program changed the database between the two generations, or the generation has a different database.
     Other,
 }
 
@@ -39,16 +39,16 @@ pub enum Line {
 pub struct Start {
     /// The generation.
     pub generation: Generation,
-    /// The token of the claim. Because of the token, two primaries that both believe they are the owner never write
-    /// equal records.
+    /// The token of the claim. Because of it, two primaries that both believe they are the owner never write equal
+    /// records.
     pub token: String,
-    /// The previous generation. Its transactions up to `end_of_parent` count.
+    /// The previous generation. A restore uses its transactions only up to `end_of_parent`.
     pub parent: Option<Generation>,
-    /// How the database follows on the parent's.
+    /// What connects the database with the parent generation.
     pub line: Line,
-    /// The generation's first transaction after its first snapshot.
+    /// The first transaction of the generation after its base.
     pub first_txid: u64,
-    /// What the first snapshot has.
+    /// The database in the generation's first snapshot.
     pub base: Base,
     /// The time by the owner's clock, in milliseconds since 1970. No decision depends on this time.
     pub time_ms: i64,
@@ -58,20 +58,20 @@ pub struct Start {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Base {
-    /// The transaction after which the database had this state.
+    /// The last transaction of this state.
     pub txid: u64,
     /// The size of the database in pages.
     pub pages: u32,
     /// The page size in bytes.
     pub page_size: u32,
-    /// The checksum of the database as in LTX files, as 16 hexadecimal digits.
+    /// The checksum of the database as LTX files have it, as 16 hexadecimal digits.
     pub checksum: String,
 }
 
 impl Start {
-    /// Returns the last transaction of the parent that counts. If this generation continues the parent, this is the
-    /// base of this generation, which is the last transaction that the owner has found in the parent. Otherwise the
-    /// base is a transaction of this generation, so the transaction before the base is returned.
+    /// Returns the last transaction of the parent that a restore uses. If this generation continues the parent, that
+    /// transaction is this generation's base: the last one that the owner found in the parent. Otherwise the base has a
+    /// transaction number of its own, and the parent ends with the number before it.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

@@ -1,7 +1,7 @@
 //! Restores a database from an archive.
 //!
-//! The restore writes the database to a temporary file beside its final place. The file moves to that place only
-//! after each object was found whole, so nobody ever sees a half restored database.
+//! The restore writes the database to a temporary file in the directory of the final file. It moves the file to its
+//! final path only after it has found every object undamaged. So nobody ever sees a half restored database.
 
 use std::fs::File;
 use std::io::{BufReader, Seek as _};
@@ -18,26 +18,26 @@ use super::fetch::{ObjectReader, Report, fetch};
 use super::keys::Generation;
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// The largest number of plans that a restore makes. It makes another one if objects of its plan were deleted
-/// meanwhile.
+/// The largest number of plans that one restore makes. It makes another plan if somebody has deleted objects of its
+/// plan.
 const PLANS: usize = 8;
-/// The largest number of bytes of consecutive pages that are written at once.
+/// The largest number of bytes that one write may have. Only consecutive pages go into one write.
 const RUN: usize = 256 << 10;
-/// The suffixes of SQLite's files that belong to a database. SQLite would apply a leftover file to the restored
-/// database.
+/// The suffixes of the files that SQLite keeps beside a database. If such a file were left over from an older database,
+/// SQLite would apply it to the restored one.
 const BESIDE: [&str; 3] = ["-wal", "-journal", "-shm"];
 
 /// How a database is restored.
 #[derive(Clone, Default)]
 pub struct RestoreOptions {
-    /// The number of requests for large pieces that run at a time. For small objects, eight times as many run. 0
-    /// stands for 16.
+    /// The largest number of requests for large pieces that run at a time. For small objects, eight times as many may
+    /// run. 0 means 16.
     pub parallel: usize,
-    /// A function that is called with the progress of the restore.
+    /// A function that the restore calls with its progress.
     pub report: Option<Report>,
 }
 
-/// A database that was restored and is not yet in its place. Dropping this value deletes the database.
+/// A restored database that is not yet at its final path. Dropping this value deletes the database.
 #[derive(Debug)]
 pub struct Restored {
     file: NamedTempFile,
@@ -57,18 +57,18 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Returns the path of the file before it is in its place, so that the caller can check the database. The check
-    /// must not write.
+    /// Returns the path of the temporary file, so that the caller can check the database before `place`. The check must
+    /// not write.
     #[must_use]
     pub fn path(&self) -> &FilePath {
         self.file.path()
     }
 
-    /// Puts the database in its place, durably.
+    /// Moves the database to its final path, durably.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Exists`] if something is there now; [`ArchiveError::File`].
+    /// [`ArchiveError::Exists`] if a file has appeared there meanwhile; [`ArchiveError::File`].
     pub fn place(self) -> Result<(), ArchiveError> {
         check_that_nothing_is_at(&self.out)?;
         let failed = || ArchiveError::of_file(&self.out);
@@ -85,7 +85,8 @@ impl Restored {
 }
 
 impl Archive {
-    /// Restores the database of a moment into a file beside `out`. [`Restored::place`] moves the database to `out`.
+    /// Restores the database as it was at a moment, into a temporary file beside `out`. [`Restored::place`] moves the
+    /// file to `out`.
     ///
     /// # Errors
     ///
@@ -102,19 +103,20 @@ impl Archive {
         let mut missing: Option<ArchiveError> = None;
         for _ in 0..PLANS {
             let (lineage, plan) = match self.planned(chosen).await {
-                // The archive no longer keeps the chosen state. A restore that began now would choose another state,
-                // so this one does too.
+                // Pruning has deleted the chosen state meanwhile. A restore that began now would choose another state,
+                // so this restore does that too.
                 Err(ArchiveError::NotThere { .. }) if chosen != target => self.planned(target).await?,
                 planned => planned?,
             };
-            // From here on the state is fixed. If an object is deleted meanwhile, only the way to this state changes.
+            // From here on the chosen state is fixed. If somebody deletes an object meanwhile, the next plan makes the
+            // same state from other objects.
             chosen = Target::Txid(plan.txid);
             let error = match self.apply(plan, out, options).await {
                 Err(error) if error.is_missing() => error,
                 Err(error) if error.is_damage() => return Err(broken(&lineage, chosen, error)),
                 done => return done,
             };
-            // The new list shows the missing object again, so neither compaction nor pruning has deleted it.
+            // The new listing still shows the missing object, so neither compaction nor pruning has deleted it.
             if missing.is_some_and(|before| before.to_string() == error.to_string()) {
                 return Err(broken(&lineage, chosen, error));
             }
@@ -162,7 +164,8 @@ impl Archive {
     }
 }
 
-/// Reads an object to its end, and passes its pages to `page`. The object must be the one that its key names.
+/// Reads an object to its end, and calls `page` with each of its pages. Fails if the object is not the one that its key
+/// names.
 pub fn read_step(
     step: &Step,
     reader: &mut ObjectReader<'_>,
@@ -178,7 +181,7 @@ pub fn read_step(
     decoder.finish().map_err(damaged())
 }
 
-/// Checks that no other object was put in this object's place.
+/// Checks that nobody has put another object in the place of this one.
 fn check_name(step: &Step, header: &Header) -> Result<(), ArchiveError> {
     let damaged = |what| Err(ArchiveError::Damaged { key: step.key.to_string(), what });
     if (header.min_txid, header.max_txid) != (step.object.min, step.object.max) {
@@ -188,7 +191,7 @@ fn check_name(step: &Step, header: &Header) -> Result<(), ArchiveError> {
         ));
     }
     match step.generation {
-        // An object that Litestream made says nothing about generations.
+        // An object that Litestream made names no generation.
         Some(generation) if header.node_id != 0 && header.node_id != generation.number() => {
             damaged(format!("it is of the generation {:016x}", header.node_id))
         }
@@ -220,7 +223,7 @@ fn apply_object(
     Ok(summary)
 }
 
-/// Collects consecutive pages, and writes them at once.
+/// Collects consecutive pages, and writes them with one call.
 struct Pages<'a> {
     file: &'a File,
     /// The first page of the run.
@@ -252,7 +255,7 @@ impl Pages<'_> {
     }
 }
 
-/// Compares the database with its checksum in the last object.
+/// Compares the restored database with the checksum in the last object.
 fn check_database(
     to: &File,
     last: &Summary,
@@ -271,7 +274,8 @@ fn check_database(
     Err(ArchiveError::Damaged { key: key.to_string(), what })
 }
 
-/// Returns the error for an object that a plan needs, with the last state that can be restored without the object.
+/// Returns the error for an object that a plan needs. The error names the last state that can be restored without that
+/// object.
 fn broken(lineage: &Lineage, target: Target, cause: ArchiveError) -> ArchiveError {
     let key = match &cause {
         ArchiveError::Damaged { key, .. } | ArchiveError::Store { key, .. } => key.clone(),

@@ -1,4 +1,4 @@
-//! Repeats a request after a temporary failure, with pauses in between. Reports a permanent failure at once.
+//! Repeats a request after a temporary failure, with a pause before each attempt. Reports a permanent failure at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use futures_util::future::BoxFuture;
 
 use super::error::ArchiveError;
 
-/// The pauses before a request is repeated.
+/// Decides how long to pause before a request is repeated, and when to give up.
 pub trait Pauses: fmt::Debug + Send + Sync {
-    /// Waits after `attempts` attempts, of which the last failed for `reason`, and returns whether to try again.
+    /// Waits after the last of `attempts` attempts has failed for `reason`. Returns whether to try again.
     fn pause<'a>(&'a self, attempts: u32, reason: &'a ArchiveError) -> BoxFuture<'a, bool>;
 }
 
-/// Pauses of a random length up to a limit that doubles each time, so that many programs that failed together do not
-/// come back together.
+/// Pauses of random length. The longest possible pause doubles after each attempt. So if many programs fail together,
+/// they do not all come back at the same moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     /// The limit of the first pause.
     pub first: Duration,
     /// The limit of every pause.
     pub longest: Duration,
-    /// The number of attempts after which the failure is reported.
+    /// The number of attempts after which the request fails.
     pub attempts: u32,
 }
 
@@ -47,7 +47,7 @@ impl Pauses for Backoff {
             if attempts >= self.attempts {
                 return false;
             }
-            // If the system has no random numbers, the pause has its full length.
+            // If the system cannot supply random numbers, the pause has its full length.
             let share = getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX));
             tokio::time::sleep(self.limit(attempts).mul_f64(share)).await;
             true
@@ -55,7 +55,7 @@ impl Pauses for Backoff {
     }
 }
 
-/// How requests of a primary are repeated.
+/// How to repeat requests to the archive after a failure.
 #[derive(Debug, Clone)]
 pub struct Retry(Arc<dyn Pauses>);
 
@@ -66,12 +66,12 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Makes a policy that repeats requests after these pauses.
+    /// Makes a policy that waits as `pauses` says before it repeats a request.
     pub fn new(pauses: impl Pauses + 'static) -> Self {
         Self(Arc::new(pauses))
     }
 
-    /// Sends a request until it succeeds, fails permanently, or `pauses` says to stop.
+    /// Repeats a request until it succeeds, until it fails permanently, or until `pauses` says to stop.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, ArchiveError>>>(
         &self,
         mut request: impl FnMut() -> F,

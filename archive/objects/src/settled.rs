@@ -1,8 +1,9 @@
-//! Finds a settled line of generations. A line is settled if every later line will contain everything that is in it.
+//! Finds a settled line of generations. A line is a generation and those from which it descends, as a listing of the
+//! archive shows them. It is settled if the line of every later primary will contain all of it.
 //!
-//! This code lists the archive, and then looks whether somebody has claimed a later generation. If nobody has, the
-//! line is settled: a later primary lists only after its own claim (invariant 66), so it finds everything that this
-//! list has shown. Followers and pruning use only settled lines.
+//! This code lists the archive, and then looks whether somebody has claimed a later generation. If nobody has, the line
+//! is settled. A later primary lists the archive only after its own claim (invariant 66), so it finds everything that
+//! this listing has shown. Followers and pruning use only settled lines.
 
 use super::archive::Archive;
 use super::confirm::confirmed;
@@ -11,20 +12,20 @@ use super::error::ArchiveError;
 use super::keys::{Generation, Key};
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// A list of an archive. Every later line has all of its transactions too.
+/// A listing of an archive whose line of generations is settled: a later primary keeps all of its transactions.
 #[derive(Debug)]
 pub struct Settled {
     archive: Archive,
     lineage: Lineage,
 }
 
-/// What a copy of the database needs next.
+/// What a copy of the database has to apply next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
     /// The pages of this object.
     Step(Step),
-    /// The newest state as a whole. Either the copy's own line has ended, or pruning has deleted the objects that led
-    /// on from the copy's state.
+    /// The whole newest state. The copy needs it if its own line of generations has ended, or if pruning has deleted
+    /// the objects that would continue the copy's state.
     Base,
     /// Nothing, because the copy is up to date.
     Nothing,
@@ -42,11 +43,12 @@ impl Archive {
         Ok(lineage.map(|lineage| Settled { archive: self.clone(), lineage }))
     }
 
-    /// Does the work of [`Archive::settled`]. If a test breaks the rule `look`, this leaves out the look.
+    /// Does the work of [`Archive::settled`]. If a test breaks the rule `look`, this function does not look for a later
+    /// claim.
     pub(crate) async fn settled_lineage(&self, look: Rule) -> Result<Option<Lineage>, ArchiveError> {
         let list = async || {
             let lineage = Lineage::read(self).await?;
-            // Litestream knows no claims, and nobody takes its archive over.
+            // Litestream makes no claims, and no primary takes over an archive that Litestream made.
             let Some(newest) = lineage.newest_claim else { return Ok(Some(lineage)) };
             let is_begun = lineage.head() == Some(newest);
             let is_passed =
@@ -58,7 +60,7 @@ impl Archive {
 }
 
 impl Settled {
-    /// Returns the newest transaction.
+    /// Returns the newest transaction that can be restored.
     ///
     /// # Errors
     ///
@@ -67,7 +69,7 @@ impl Settled {
         self.lineage.latest().map(|(_, txid)| txid)
     }
 
-    /// Returns the objects that make the database of a moment.
+    /// Returns the objects from which a restore makes the database as it was at a moment.
     ///
     /// # Errors
     ///
@@ -76,8 +78,9 @@ impl Settled {
         self.lineage.plan(&self.archive, target).await
     }
 
-    /// Returns what a copy needs next, if the copy is in the state after `txid` of `generation`. If the copy may
-    /// already have applied a part of a step that ends with `applying`, the next step reaches at least that far.
+    /// Returns what a copy has to apply next. The copy is in the state after transaction `txid` of `generation`. But if
+    /// `applying` is given, the copy may already have applied a part of a step that ends with this transaction. The
+    /// next step then reaches at least that transaction.
     #[must_use]
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;
@@ -96,9 +99,9 @@ impl Settled {
         {
             return Next::Step(step);
         }
-        // No step leads on. The copy is up to date only if it is whole and the line has no later state. Otherwise the
-        // copy needs a new base: pruning may have deleted the objects in between, and a snapshot does not count as a
-        // step.
+        // No object continues the copy's state. The copy is up to date only if it has not begun a step, and if the line
+        // has no later state. Otherwise it needs the whole newest state. Pruning may have deleted the objects in
+        // between, and a snapshot does not count as a step.
         let is_behind = self.lineage.newest_until(u64::MAX).is_some_and(|newest| newest > txid);
         if is_behind || applying.is_some() { Next::Base } else { Next::Nothing }
     }

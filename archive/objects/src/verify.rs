@@ -1,4 +1,4 @@
-//! Checks an archive: fetches each object, and says which states can be restored without the damaged objects.
+//! Checks an archive: fetches each object, and reports which states can be restored without the damaged ones.
 
 use duralite_ltx::DatabaseChecksum;
 
@@ -20,7 +20,7 @@ pub struct Finding {
     pub what: String,
 }
 
-/// What can be restored of a generation without its damaged or missing objects.
+/// The states of a generation that can be restored without its damaged or missing objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Intact {
     /// The generation; `None` if Litestream made the archive.
@@ -31,7 +31,7 @@ pub struct Intact {
     pub last: Option<u64>,
     /// The number of states that can be restored.
     pub states: u64,
-    /// The transactions that no sound object has, between two states or before an object.
+    /// The gaps after the last state: transactions that no undamaged object has, although some object has later ones.
     pub missing: Vec<Missing>,
 }
 
@@ -42,7 +42,7 @@ pub struct Verified {
     pub objects: u64,
     /// The bytes of these objects.
     pub bytes: u64,
-    /// A finding for each damaged or missing object.
+    /// One finding for each damaged or missing object.
     pub findings: Vec<Finding>,
     /// What can be restored without these objects, the newest generation first.
     pub intact: Vec<Intact>,
@@ -57,11 +57,11 @@ impl Verified {
 }
 
 impl Archive {
-    /// Fetches and checks each object of each generation that counts.
+    /// Fetches and checks each object of those generations that a restore can use.
     ///
     /// # Errors
     ///
-    /// [`ArchiveError::Store`] if the store cannot be asked; [`ArchiveError::Empty`]; [`ArchiveError::Damaged`] if a
+    /// [`ArchiveError::Store`] if the store does not answer; [`ArchiveError::Empty`]; [`ArchiveError::Damaged`] if a
     /// record cannot be read. What is wrong with an object is in the result.
     pub async fn verify(&self, parallel: usize, report: Option<Report>) -> Result<Verified, ArchiveError> {
         let mut lineage = Lineage::read_confirmed(self).await?;
@@ -83,7 +83,7 @@ impl Archive {
         })
         .await?;
         if wrong.iter().any(|(_, error)| error.is_missing()) {
-            // If a list no longer shows a missing object, pruning has deleted it, and another object has its
+            // If a new listing no longer shows a missing object, pruning has deleted it, and another object has its
             // transactions.
             lineage = Lineage::read_confirmed(self).await?;
             wrong.retain(|(step, error)| !error.is_missing() || lineage.has(step));
@@ -109,8 +109,8 @@ impl Archive {
     }
 }
 
-/// Checks the next object. Returns what is wrong with the object. Fails only if the store fails, which says nothing
-/// about the object.
+/// Checks the next object. Returns what is wrong with it, if anything. Fails only if the store fails, because that says
+/// nothing about the object.
 fn check(
     objects: &mut Objects,
     step: &Step,
@@ -140,7 +140,7 @@ fn check(
 }
 
 impl Lineage {
-    /// Returns whether the list still shows an object.
+    /// Returns whether the listing still shows an object.
     fn has(&self, step: &Step) -> bool {
         let is_it = |object: &Object| *object == step.object;
         self.links.iter().any(|link| link.generation == step.generation && link.objects.iter().any(is_it))

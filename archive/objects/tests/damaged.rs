@@ -1,11 +1,12 @@
-//! Restore and verify find damage and name it, and a failed restore leaves no file.
+//! Checks that restore and verify find damage and name the object, and that a failed restore leaves no file.
 
 use duralite_archive::{ArchiveError, Generation, Line, Missing, Target};
 use object_store::path::Path;
 
 use super::common::{Database, Writer, in_memory, restored, time_of, wait};
 
-/// Writes an archive with one object for each of the transactions 2 to 9, and snapshots of the first and the sixth.
+/// Writes an archive with one object for each of the transactions 2 to 9, and with snapshots after transactions 1 and
+/// 6.
 fn archive() -> Writer {
     let mut writer = Writer::new(in_memory(), Database::new(512));
     for at in 2..10 {
@@ -21,8 +22,8 @@ fn content(writer: &Writer, key: &Path) -> Vec<u8> {
     wait(writer.archive.get(key)).unwrap().to_vec()
 }
 
-/// Checks that the restore to the end fails because of this object, and correctly says what can be restored. Checks
-/// that verifying the archive finds the object too.
+/// Checks that a restore of the newest state fails because of this object, and that the error correctly says what can
+/// be restored instead. Also checks that verifying the archive finds the object.
 fn assert_broken(writer: &Writer, key: &Path, words: &str, had: u64) {
     let error = restored(&writer.archive, Target::Latest).unwrap_err();
     let text = error.to_string();
@@ -88,7 +89,7 @@ fn an_object_of_another_generation() {
     let mut foreign = own.clone();
     assert_eq!(foreign[79], 2);
     foreign[79] = 3;
-    // The file gets the checksum that another primary would have given it.
+    // Encode the pages again, so that the file has the checksum that another primary would have written.
     let header: &[u8; 100] = foreign[..100].try_into().unwrap();
     let header = duralite_ltx::Header::decode(header).unwrap();
     let mut decoder = duralite_ltx::Decoder::new(&own[..]).unwrap();
@@ -107,8 +108,8 @@ fn a_damaged_snapshot() {
     let key = writer.key(9, 1, 6);
     writer.replace(&key, content(&writer, &writer.key(9, 1, 1)));
     let error = restored(&writer.archive, Target::Latest).unwrap_err().to_string();
-    // The other objects still lead to every state. A user who reads this error removes the snapshot, and the restore
-    // uses the other objects.
+    // Without this snapshot, the other objects are enough to restore every state. A user who reads this error removes
+    // the snapshot, and then the restore uses the other objects.
     assert!(error.contains(key.as_ref()) && error.ends_with("after transaction 9"), "{error}");
     let verified = wait(writer.archive.verify(4, None)).unwrap();
     assert_eq!((verified.findings.len(), verified.intact[0].last), (1, Some(9)));

@@ -1,4 +1,5 @@
-//! Programs of other projects judge the archive: a real S3 server, Litestream, and the tool for its file format.
+//! Programs of other projects judge the archive: a real S3 server, Litestream, and the tool `ltx` for Litestream's file
+//! format.
 //!
 //! `scripts/judges` builds the programs. If the programs are missing, the tests say so and do nothing, unless
 //! DURALITE_REQUIRE_RIGS is set.
@@ -17,10 +18,10 @@ use tempfile::TempDir;
 use super::common::s3::{CREDENTIALS, Server, judge};
 use super::common::{Database, Writer, lived, restored, time_of, wait, work};
 
-/// How long a program may take to start, or to do what the test waits for, on a busy machine.
+/// How long a program may take on a busy machine to start, or to do what the test waits for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs the test in a process of its own that has the credentials in its environment.
+/// Runs the test in a separate process that has the credentials in its environment.
 fn with_credentials(test: &str, body: impl FnOnce()) {
     if std::env::var("AWS_ACCESS_KEY_ID").as_deref() == Ok(CREDENTIALS[0].1) {
         return body();
@@ -35,7 +36,7 @@ fn with_credentials(test: &str, body: impl FnOnce()) {
     assert!(this.status().unwrap().success());
 }
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 struct Running {
     child: Child,
     log: PathBuf,
@@ -83,11 +84,11 @@ impl Drop for Running {
     }
 }
 
-/// A place for archives: a real S3 server, or a directory.
+/// A place for archives: a real S3 server or a directory.
 struct Place {
     /// The directory that holds the objects as files.
     files: PathBuf,
-    /// The part of a URL before the prefix, `s3://bucket` or `file://…`, and the part after the prefix.
+    /// The two parts of a URL, before and after the prefix. The first part is `s3://bucket` or `file://…`.
     url: (String, String),
     server: Option<Server>,
     dir: TempDir,
@@ -151,7 +152,7 @@ fn files_below(dir: &Path, end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns a time as Litestream reads it.
+/// Returns a time in the format that Litestream reads.
 fn rfc3339(time_ms: i64) -> String {
     let script = "import sys, datetime as d; print(d.datetime.fromtimestamp(int(sys.argv[1]) / 1000, d.UTC).isoformat())";
     let done = Command::new("python3").args(["-c", script, &time_ms.to_string()]).output().unwrap();
@@ -175,7 +176,8 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
     let listed = wait(archive.listed()).unwrap();
     assert_eq!(listed[0].last.unwrap().txid, writer.txid);
     assert!(place.by_litestream(litestream, &url, &[]) == writer.states[&writer.txid]);
-    // Of the first eight objects only the compacted ones are left, so the loop begins after them.
+    // The first eight objects of level 0 are deleted, so the compacted objects lead to only some of the first states.
+    // The loop begins after those states.
     for (txid, bytes) in writer.states.iter().skip(9).step_by(5) {
         assert!(restored(&archive, Target::Txid(*txid)).unwrap() == *bytes, "{txid}");
         assert!(
@@ -184,7 +186,7 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
         );
         let time_ms = time_of(*txid);
         if place.is_s3() {
-            // On S3, Litestream accepts only times since the upload, so the test cannot ask it for these times. The
+            // On S3, Litestream refuses times before the upload, so the test cannot pass it these times. Instead the
             // test checks the attribute from which Litestream would read the time.
             let objects = wait(archive.objects(&writer.replica)).unwrap();
             let object = objects.iter().find(|object| object.max == *txid).unwrap();
@@ -195,7 +197,7 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
             assert_eq!(stated, format!("{}.000Z", &rfc3339(time_ms)[..19]), "{key}");
             continue;
         }
-        // Litestream restores what is before the given time. Duralite restores what is not after it.
+        // Litestream restores the state before the given time, and Duralite the state at or before it.
         let time = rfc3339(time_ms + 1);
         assert!(place.by_litestream(litestream, &url, &["-timestamp", &time]) == *bytes, "{txid} {time}");
     }
@@ -220,8 +222,8 @@ fn ours_restores_litestreams(place: &Place, litestream: &Path, seed: u64) {
             200 => database.sql.execute_batch("DELETE FROM t; VACUUM").unwrap(),
             _ => database.sql.execute_batch(&work(&mut random)).unwrap(),
         }
-        // Litestream checks the database once a second. The test waits for it here, so that the archive gets several
-        // moments.
+        // Litestream checks the database once a second. The test waits for Litestream here, so that the archive gets
+        // several states.
         if at % 60 == 0 {
             let had = files_below(&place.files, ".ltx").len();
             replicate
@@ -262,7 +264,8 @@ fn ours_restores_litestreams(place: &Place, litestream: &Path, seed: u64) {
     assert!(compared >= 3, "{compared} of {states:?}");
 }
 
-/// Measures how long this crate and Litestream take to restore the same archive. `MEASURE_MB` sets the size.
+/// Measures how long this crate and Litestream take to restore the same archive. `MEASURE_MB` sets the size of the
+/// database.
 #[test]
 #[ignore = "takes minutes; prints how long restores take"]
 fn measured_restores() {

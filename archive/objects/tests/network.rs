@@ -1,4 +1,4 @@
-//! What a primary does when the store is unavailable for a while, refuses, is slow, or loses answers.
+//! Tests what a primary does when the store is unavailable for a while, refuses requests, is slow, or loses answers.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,7 +27,7 @@ enum Fault {
     None,
     /// The store answers 503.
     Unavailable,
-    /// The request arrives, and its answer is lost.
+    /// The request arrives, but its answer is lost.
     LostAnswer,
     /// The store answers 403.
     Forbidden,
@@ -35,20 +35,21 @@ enum Fault {
     NoBucket,
 }
 
-/// A store in memory whose next requests fail as a test says.
+/// A store in memory. A test decides how its next requests fail.
 #[derive(Debug, Default)]
 struct Faulty {
     objects: InMemory,
     faults: Mutex<VecDeque<Fault>>,
     requests: AtomicU32,
-    /// The number of reads that are running. `most_reads` is the largest number that ever ran at once.
+    /// The number of reads that are running now. `most_reads` is the largest number of reads that were running at the
+    /// same time.
     reads: AtomicU32,
     most_reads: AtomicU32,
     parts: Arc<Parts>,
 }
 
-/// How uploads in parts fail, and how many were completed or aborted. The store counts the parts and drops
-/// them.
+/// How uploads in parts fail, and how many of them were completed or aborted. The store records the sizes of the parts,
+/// and drops their contents.
 #[derive(Debug, Default)]
 struct Parts {
     bytes: Mutex<Vec<usize>>,
@@ -59,7 +60,7 @@ struct Parts {
     aborted: AtomicU32,
 }
 
-/// An upload in parts. A call that aborts it is counted, and fails.
+/// An upload in parts. A call that aborts it is counted, but returns an error.
 #[derive(Debug)]
 struct Counting(Arc<Parts>);
 
@@ -158,7 +159,7 @@ impl ObjectStore for Faulty {
     }
 }
 
-/// Counts the pauses, and does not wait.
+/// A retry policy that counts the pauses and does not wait.
 #[derive(Debug)]
 struct Counted(Arc<AtomicU32>);
 
@@ -199,7 +200,8 @@ fn header(min: u64, max: u64, time_ms: i64) -> Header {
     }
 }
 
-/// Returns a file of transactions, each of which writes page 1 and the page with the transaction's number.
+/// Returns an LTX file with some transactions. Each of them writes page 1, and the page that has the transaction's
+/// number.
 fn file(min: u64, max: u64, time_ms: i64) -> Bytes {
     let mut encoder = Encoder::new(Vec::new(), header(min, max, time_ms)).unwrap();
     encoder.page(1, &[max as u8; 512]).unwrap();
@@ -239,7 +241,7 @@ async fn a_store_that_stays_unavailable_is_an_error_and_the_upload_can_be_repeat
     setup.store.will(&[Fault::LostAnswer; 20]);
     let error = primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap_err();
     assert!(error.is_temporary(), "{error}");
-    // The upload has arrived, but the primary counts it only when the store says so.
+    // The object has arrived in the store, but the primary counts it only when the store answers so.
     assert_eq!((primary.uploaded(), primary.acknowledge().await.unwrap()), (1, 1));
     primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
     assert_eq!(primary.acknowledge().await.unwrap(), 2);
@@ -300,7 +302,7 @@ async fn inv66_a_primary_that_was_replaced_is_fenced_for_ever() {
     assert!(matches!(primary.compact(&mut Times::default()).await, Err(ArchiveError::Fenced { .. })));
     let resumed = setup.archive.resume(&setup.owner, primary.generation()).await.unwrap();
     assert!(matches!(resumed, Resumed::Fenced(_)), "{resumed:?}");
-    // Pruning decides nothing until the new primary has begun.
+    // Pruning deletes nothing until the new primary has begun its generation.
     let policy = Policy::default();
     assert_eq!(setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap(), None);
     let inherited = claimed.inherited().await.unwrap().unwrap();
@@ -430,7 +432,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     let setup = setup();
     let primary = setup.primary().await;
     let day = 86_400_000;
-    // A transaction comes every ten seconds for an hour and a half, and then one on each of three days.
+    // For an hour and a half there is a transaction every ten seconds. Then there is one on each of three days.
     let time = |txid: u64| if txid <= 541 { 10_000 * txid as i64 } else { day * (txid as i64 - 541) };
     for txid in 2..=544 {
         primary.upload(file(txid, txid, time(txid)), txid, txid, time(txid)).await.unwrap();
@@ -450,7 +452,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     assert_eq!(added, on(1) + on(2) + on(3));
     assert!(on(1) > 180 && on(1) < 190 && on(2) > 17 && on(2) < 24 && (1..=5).contains(&on(3)), "{added}");
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // Compaction takes away no state: each transaction still has a plan.
+    // Compaction removes no state: each transaction still has a plan.
     for txid in [2, 3, 30, 181, 182, 361, 541, 544] {
         assert_eq!(setup.archive.plan(Target::Txid(txid)).await.unwrap().txid, txid);
     }
@@ -458,7 +460,8 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     let policy = Policy { keep: days(100), transactions: days(100) };
     let nothing = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
     assert!(nothing.objects.is_empty(), "{nothing:?}");
-    // Pruning deletes single transactions of the first hours, and keeps the spans of 30 seconds.
+    // Pruning deletes the objects of single transactions of the first hours, and keeps the objects that cover 30
+    // seconds.
     let policy = Policy { keep: days(100), transactions: days(2) };
     let dry = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
     assert!(dry.objects.iter().all(|(_, object)| object.level == 0));
@@ -468,7 +471,7 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     setup.archive.plan(Target::Txid(5)).await.unwrap();
     setup.archive.plan(Target::Txid(4)).await.unwrap_err();
     setup.archive.plan(Target::Txid(544)).await.unwrap();
-    // With a shorter policy, pruning keeps only what leads on from the snapshot of the day before yesterday.
+    // With a shorter policy, pruning keeps only the snapshot of the day before yesterday and what comes after it.
     let policy = Policy { keep: days(1), transactions: days(1) };
     setup.archive.prune(&policy, &setup.owner.retry, false).await.unwrap().unwrap();
     let left = setup.archive.objects(&primary.replica()).await.unwrap();
@@ -510,22 +513,24 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     let primary = setup.primary().await;
     setup.upload(&primary, 2..=10, 0).await;
     let mut times = Times::default();
-    // The spans of 30 seconds have the transactions 2, 3 to 5, and 6 to 8. The span of 9 and 10 is not over yet.
+    // The spans of 30 seconds have the transactions 2, then 3 to 5, then 6 to 8. The span with 9 and 10 is not over
+    // yet.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 3);
-    // A snapshot follows on the next day, and pruning keeps nothing before it.
+    // There is a snapshot on the next day, and pruning keeps nothing before it.
     primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
     setup.prune_all().await;
     let left = setup.archive.objects(&primary.replica()).await.unwrap();
     assert_eq!(left.iter().map(|object| (object.level, object.max)).collect::<Vec<_>>(), [(9, 11)]);
     setup.upload(&primary, 12..=45, DAY).await;
-    // Level 1 gets spans of three transactions each from 12 to 44. Level 2 gets one object, for the first 5 minutes.
+    // Level 1 gets an object for each three transactions from 12 to 44. Level 2 gets one object, for the first 5
+    // minutes.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 12);
     let spans: Vec<_> = (12..45).step_by(3).map(|first| (first, first + 2)).collect();
     assert_eq!(setup.on(&primary, 1).await, spans);
     assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // If an object after the snapshot is missing, it was lost, not pruned. Compaction does not merge across
-    // the gap.
+    // An object after the snapshot is missing, so the archive has lost it, and pruning has not deleted it. Compaction
+    // does not merge across this gap.
     setup.upload(&primary, 46..=60, DAY).await;
     let lost = Object { level: 0, min: 50, max: 50, bytes: 0 };
     setup.archive.delete(&primary.replica().key(&lost)).await.unwrap();
@@ -543,13 +548,13 @@ async fn inv68_a_copy_whose_way_was_pruned_needs_the_newest_state() {
     let settled = setup.archive.settled().await.unwrap().unwrap();
     assert!(matches!(settled.after(first, 5, None), Next::Step(step) if step.object.max == 6));
     assert_eq!(settled.after(first, 10, None), Next::Nothing);
-    // Pruning keeps nothing before a snapshot of the next day.
+    // There is a snapshot on the next day, and pruning keeps nothing before it.
     primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
     setup.prune_all().await;
     let settled = setup.archive.settled().await.unwrap().unwrap();
     assert_eq!(settled.after(first, 5, None), Next::Base);
     assert_eq!(settled.after(first, 11, None), Next::Nothing);
-    // A copy that may be between two states is not up to date, whatever the newest state is.
+    // If the copy may be between two states, it is never up to date, even if the archive has no newer state.
     assert_eq!(settled.after(first, 11, Some(12)), Next::Base);
     setup.upload(&primary, 12..=13, DAY).await;
     let settled = setup.archive.settled().await.unwrap().unwrap();
@@ -580,7 +585,8 @@ async fn inv68_a_copy_whose_way_was_pruned_in_a_later_generation_needs_the_newes
 }
 
 impl Setup {
-    /// Prunes what is older than `days` days, and returns the level and the last transaction of each deleted object.
+    /// Prunes everything that is older than `days` days. Returns the level and the last transaction of each deleted
+    /// object.
     async fn prune(&self, days: u64) -> Vec<(u8, u64)> {
         let days = std::time::Duration::from_secs(86_400 * days);
         let policy = Policy { keep: days, transactions: days };
@@ -588,7 +594,7 @@ impl Setup {
         pruned.objects.iter().map(|(_, object)| (object.level, object.max)).collect()
     }
 
-    /// Uploads a transaction, and a snapshot after it.
+    /// Uploads a transaction, and a snapshot of the database after it.
     async fn upload_both(&self, primary: &Primary, txid: u64, time: i64) {
         primary.upload(file(txid, txid, time), txid, txid, time).await.unwrap();
         let snapshot = stream::iter([Ok(file(1, txid, time))]);
@@ -596,7 +602,7 @@ impl Setup {
     }
 }
 
-/// Returns when the present day began, in milliseconds since 1970.
+/// Returns the time at which the present day began, in milliseconds since 1970.
 fn today() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     now.as_millis() as i64 / DAY * DAY
@@ -614,7 +620,7 @@ async fn inv74_a_commit_under_a_clock_that_is_ahead_makes_nothing_old() {
     let snapshot = stream::iter([Ok(file(1, 11, today + 400 * DAY))]);
     primary.upload_snapshot(snapshot, 11, today + 400 * DAY).await.unwrap();
     assert_eq!(setup.prune(30).await, []);
-    // Once the clock is right again, pruning deletes what is too old as usual, and keeps what has a time in the
+    // Once the clock is right again, pruning deletes old objects as usual. It keeps objects whose times are in the
     // future.
     primary.upload(file(12, 12, today), 12, 12, today).await.unwrap();
     assert_eq!(setup.prune(30).await, []);
@@ -639,7 +645,7 @@ async fn inv74_a_snapshot_under_a_clock_that_is_behind_makes_nothing_old() {
 
 const MIB: usize = 1 << 20;
 
-/// Returns pieces of 16 MiB each. All share the same bytes, so together they take the memory of one.
+/// Returns pieces of 16 MiB each. All pieces share the same bytes, so together they take the memory of one.
 fn pieces(number: usize) -> impl Iterator<Item = std::result::Result<Bytes, ArchiveError>> {
     let piece = Bytes::from(vec![0; 16 * MIB]);
     (0..number).map(move |_| Ok(piece.clone()))
@@ -649,7 +655,7 @@ fn pieces(number: usize) -> impl Iterator<Item = std::result::Result<Bytes, Arch
 async fn the_largest_object_of_s3_has_no_more_parts_than_s3_allows() {
     let setup = setup();
     let primary = setup.primary().await;
-    // An object of 1 GiB has parts of the smallest size, so that they take little memory.
+    // The parts of a 1 GiB object all have the smallest size, so that each takes little memory.
     primary.upload_snapshot(stream::iter(pieces(64)), 2, 5).await.unwrap();
     assert_eq!(std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap()), [16 * MIB; 64]);
     // This object has 5 TiB.
@@ -669,7 +675,7 @@ async fn an_upload_in_parts_that_fails_is_aborted_and_its_own_error_is_reported(
     let primary = setup.primary().await;
     let parts = &setup.store.parts;
     let aborted = || parts.aborted.load(Ordering::Relaxed);
-    // An upload that has not begun has nothing to abort.
+    // If an upload in parts could not even begin, there is nothing to abort.
     setup.store.will(&[Fault::Unavailable]);
     primary.upload_snapshot(stream::iter(pieces(3)), 2, 5).await.unwrap_err();
     assert_eq!(aborted(), 0);

@@ -1,4 +1,4 @@
-//! A restore makes the database as it was archived, for each moment that the archive has.
+//! Checks that a restore makes the database as it was archived, for each state that the archive has.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,8 @@ fn every_moment_is_restored() {
                 had += 1;
             }
         }
-        // Of the first eight objects only the compacted ones are left, so six states are gone.
+        // The first eight objects of level 0 are deleted. Their transactions are in two compacted objects, so
+        // six states can no longer be restored.
         assert_eq!(had, writer.states.len() - 6);
         assert!(restored(&writer.archive, Target::Latest).unwrap() == writer.states[&writer.txid]);
         assert!(restored(&writer.archive, Target::Time(i64::MAX)).unwrap() == writer.states[&writer.txid]);
@@ -43,7 +44,7 @@ fn a_directory_is_an_archive_too() {
     let writer = lived(archive, 1024, 4);
     let again = Archive::open(&location).unwrap();
     assert!(restored(&again, Target::Latest).unwrap() == writer.states[&writer.txid]);
-    // Litestream takes the time of the file for the time of the transactions.
+    // Litestream takes the modification time of the file for the time of the transactions.
     let key = writer.key(9, 1, 1);
     let file = std::path::Path::new("/").join(key.as_ref());
     let modified =
@@ -97,14 +98,15 @@ fn what_the_old_primary_writes_after_it_was_replaced_is_not_restored() {
     let mut old = Writer::new(in_memory(), Database::new(512));
     let insert = "INSERT INTO t (text) VALUES (hex(randomblob(100)))";
     (0..3).for_each(|_| old.commit(insert));
-    // The new primary begins with a state of its own, after the old primary's last state.
+    // The new primary begins with its own state, and its numbers begin after the old primary's last
+    // transaction.
     let mut new = Writer::without_generations(old.archive.clone(), Database::new(512));
     new.txid = 5;
     new.database.sql.execute_batch(insert).unwrap();
     new.begin(Generation::FIRST.next(), Some(Generation::FIRST), Line::Other);
     (0..3).for_each(|_| old.commit(insert));
     old.snapshot();
-    // Until the new primary has a snapshot, its objects do not make a database.
+    // As long as the new primary has no snapshot, its objects are not enough to make a database.
     assert!(restored(&old.archive, Target::Latest).unwrap() == old.states[&4]);
     new.snapshot();
     (0..2).for_each(|_| new.commit(insert));
@@ -112,7 +114,7 @@ fn what_the_old_primary_writes_after_it_was_replaced_is_not_restored() {
     for (txid, writer) in [(3, &old), (4, &old), (5, &new), (6, &new)] {
         assert!(restored(&old.archive, Target::Txid(txid)).unwrap() == writer.states[&txid]);
     }
-    // Only the old primary's snapshot has the transaction 8, and it does not count.
+    // Only a snapshot of the old primary has transaction 8, and a restore does not use that snapshot.
     let beyond = restored(&old.archive, Target::Txid(8)).unwrap_err();
     assert!(matches!(beyond, ArchiveError::NotThere { txid: 8, before: Some(7), after: None }), "{beyond}");
     let listed = wait(old.archive.listed()).unwrap();
@@ -173,7 +175,7 @@ fn an_existing_file_stays_as_it_is() {
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
         std::fs::remove_file(path).unwrap();
     }
-    // A file that appears while the restore runs is not replaced either.
+    // The restore also does not replace a file that appears while it runs.
     let restored = wait(writer.archive.restore(Target::Latest, &out, &RestoreOptions::default())).unwrap();
     std::fs::write(&out, "mine").unwrap();
     assert!(matches!(restored.place(), Err(ArchiveError::Exists { .. })));

@@ -1,4 +1,5 @@
-//! Others take over, compact and prune while somebody lists and fetches.
+//! Tests what happens if other processes take the archive over, compact and prune it while one process lists and
+//! fetches objects.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,10 +19,11 @@ use object_store::{
 
 use super::common::{Database, Writer, restored, time_of, wait};
 
-/// What the test does just before a request arrives.
+/// The test's action just before a request arrives. It gets a text that describes the request.
 type Watch = Box<dyn FnMut(&str) + Send>;
 
-/// A store in memory that lists one key in each answer, and calls the test before each reading request arrives.
+/// A store in memory. Each of its answers to a list request has one key. Before each reading request arrives, the store
+/// calls `watch`.
 struct Watched {
     objects: Arc<InMemory>,
     watch: Mutex<Watch>,
@@ -63,8 +65,8 @@ impl ObjectStore for Watched {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // The stream must not borrow the store, so all answers are made here. Before each answer the test may change
-        // the store.
+        // The stream must not borrow the store, so this function makes all answers now. Before each answer the test may
+        // change the store.
         let prefix = prefix.cloned().unwrap_or_default();
         let (mut listed, mut after) = (Vec::new(), Path::default());
         loop {
@@ -87,7 +89,7 @@ impl ObjectStore for Watched {
     }
 }
 
-/// Returns the archive in this store, where `watch` is called before each reading request.
+/// Returns the archive in this store. The store calls `watch` before each reading request.
 fn watched(objects: &Arc<InMemory>, watch: impl FnMut(&str) + Send + 'static) -> Archive {
     let watch = Mutex::new(Box::new(watch) as Watch);
     Archive::on(Arc::new(Watched { objects: Arc::clone(objects), watch }), PREFIX.into())
@@ -96,7 +98,8 @@ fn watched(objects: &Arc<InMemory>, watch: impl FnMut(&str) + Send + 'static) ->
 const PREFIX: &str = "db";
 const INSERT: &str = "INSERT INTO t (text) VALUES (hex(randomblob(100)))";
 
-/// Returns a store, and the first primary, which has archived each transaction up to `last` in an object of its own.
+/// Returns a store, and the first primary. This primary has archived each transaction up to `last` in a separate
+/// object.
 fn begun(last: u64) -> (Arc<InMemory>, Writer) {
     let objects = Arc::new(InMemory::new());
     let archive = Archive::on(Arc::<InMemory>::clone(&objects), PREFIX.into());
@@ -109,8 +112,8 @@ fn owner(machine: u8) -> Owner {
     Owner { token: format!("{machine:032x}"), node: machine.to_string(), retry: Retry::default() }
 }
 
-/// Lets another owner take the archive over while the first primary still uploads the transactions 5 and 6.
-/// Transaction 5 is pruned before transaction 6 arrives.
+/// Another owner takes the archive over while the first primary still uploads transactions 5 and 6. Transaction 5 is
+/// pruned before transaction 6 arrives.
 fn take_over_and_prune(writer: &Writer, late: [Bytes; 2]) {
     let archive = writer.archive.clone();
     let done = async {
@@ -128,13 +131,13 @@ fn take_over_and_prune(writer: &Writer, late: [Bytes; 2]) {
     at_once(archive.create(&writer.key(0, 6, 6), sixth.into(), None)).unwrap();
 }
 
-/// Returns the result of a future that never waits. The tests call this in the middle of another request.
+/// Returns the result of a future that never has to wait. The tests call this in the middle of another request.
 fn at_once<T>(done: impl Future<Output = T>) -> T {
     futures_util::FutureExt::now_or_never(done).unwrap()
 }
 
-/// Returns a `watch` that calls [`take_over_and_prune`] when the list of the first generation has come to transaction
-/// 4.
+/// Returns a `watch` that calls [`take_over_and_prune`] when the listing of the first generation has reached
+/// transaction 4.
 fn straddled(mut writer: Writer) -> impl FnMut(&str) + Send {
     // Code within a request must not wait, so the test prepares the late uploads of the first primary beforehand.
     let late = [5, 6].map(|txid| {
@@ -178,8 +181,8 @@ fn inv68_a_reader_whose_list_straddles_a_takeover_and_a_pruning_finds_no_gap() {
     assert!(verified.is_sound(), "{verified:?}");
 }
 
-/// The list reads the new generation before that generation has its snapshot. Then it reads the parent, after
-/// pruning has deleted the objects that the snapshot replaces.
+/// The listing reads the new generation before that generation has its snapshot. Then the listing reads the parent
+/// generation, after pruning has deleted the objects that the snapshot replaces.
 #[test]
 fn inv68_a_list_that_straddles_a_snapshot_and_a_pruning_shows_no_gap() {
     let (objects, mut writer) = begun(4);
@@ -228,8 +231,8 @@ fn a_gap_that_is_there_is_said_after_the_second_list() {
     assert_eq!(*lists.lock().unwrap(), 2);
 }
 
-/// Returns an archive in which an object of level 1 replaces objects of single transactions between the plan and the
-/// fetch.
+/// Returns an archive that changes when somebody fetches the third object: an object of level 1 replaces the objects of
+/// single transactions. So this happens after the plan was made.
 fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>) -> Archive {
     writer.compact(1, 2, 5);
     let compacted = writer.key(1, 2, 5);
@@ -238,7 +241,8 @@ fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>)
     let (archive, third) = (writer.archive.clone(), format!("get {}", writer.key(0, 3, 3)));
     let singles = [2, 3, 4, 5].map(|txid| writer.key(0, txid, txid));
     watched(objects, move |request| {
-        // A plan for a time reads the header of the third object too, so the change must happen only once.
+        // A plan for a time also reads the header of the third object. So there may be two such requests, and the
+        // change must happen only once.
         if request == third && at_once(archive.exists(&singles[3])).unwrap() {
             at_once(archive.create(&compacted, content.clone().into(), None)).unwrap();
             for single in &singles {
@@ -270,7 +274,8 @@ fn a_restore_of_a_state_that_is_pruned_meanwhile_says_so_or_takes_the_one_before
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     let error = restored(&archive, Target::Txid(3)).unwrap_err();
     assert!(matches!(error, ArchiveError::NotThere { txid: 3, before: Some(1), after: Some(5) }), "{error}");
-    // The plan for a time reads headers first. So the pruning may come within the plan or after it.
+    // To plan a restore to a time, this crate reads headers. So the objects may be replaced while it makes the plan, or
+    // after that.
     let (objects, writer) = begun(8);
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     assert!(restored(&archive, Target::Time(time_of(6))).unwrap() == writer.states[&6]);

@@ -1,4 +1,4 @@
-//! Archives the commits that a closed log has left in its backlog.
+//! Archives the commits of a closed log that are left in its backlog.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tempfile::SpooledTempFile;
 
 use crate::group::{Commit, Group, Mark};
 
-/// A commit of a backlog, with the pages that it has written.
+/// A commit from a backlog, with the pages that it has written.
 pub struct Left {
     /// The page size in bytes.
     pub page_size: u32,
@@ -19,7 +19,7 @@ pub struct Left {
     pub pages: BTreeMap<u32, Vec<u8>>,
 }
 
-/// Returns the commit of a backlog that ends at a position; `None` if the backlog has no such commit.
+/// Returns the commit that ends at a position; `None` if the backlog has no such commit.
 ///
 /// # Errors
 /// The backlog is damaged.
@@ -40,8 +40,9 @@ pub fn commit_at(backlog: &mut Backlog, position: u64) -> Result<Option<Left>> {
     Ok(None)
 }
 
-/// Encodes the commits of a backlog after a position as LTX files. Calls `archive` with each file, its first
-/// transaction and the mark after it. Returns the mark after the last file.
+/// Encodes those commits of a backlog that come after a position, as LTX files. Calls `archive` with each
+/// file, the number of the file's first transaction, and the mark of its last one. Returns the mark of the
+/// last transaction of all.
 ///
 /// # Errors
 /// The backlog is damaged, or begins after the position; an error of `archive`.

@@ -1,4 +1,4 @@
-//! The sidecar's use of the file beside a database, which keeps facts about the database's archive.
+//! How the sidecar uses the file beside a database that keeps facts about the database's archive.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -16,7 +16,7 @@ use duralite_wal::log::offline;
 
 use crate::group::{Mark, salts};
 
-/// The file beside a database. The process that has opened it is the database's only sidecar.
+/// The file beside a database. The process that holds this value is the database's only sidecar.
 pub struct Beside {
     database: DatabaseIdentity,
     url: String,
@@ -25,19 +25,21 @@ pub struct Beside {
     _lock: SidecarLock,
 }
 
-/// How the archive can get from a mark to the database as it is now.
+/// What connects a mark, up to which the archive has come, with the database as it is now.
 pub enum Way {
-    /// The present log is the one that the mark names, or it begins where the last of these closed logs ends. The
-    /// archive first needs the commits of the closed logs, which are in their backlogs.
+    /// The archive can continue. Either the present log is the log of the mark, or it begins where the last of these
+    /// closed logs ended. If there is no log, the database file is in the state in which the last closed log left it.
+    /// The archive first needs the commits of the closed logs, which are in their backlogs.
     Logs(Vec<Closed>),
-    /// Nothing leads on, so a new generation has to begin, with this line.
+    /// Nothing connects the two. So a new generation has to begin, and its start record names this line.
     None(Line),
-    /// Nothing leads on now. But a program may be about to close a log or to make one, and then there may be a way.
+    /// Nothing connects the two now. But a program may be about to close a log or to make one, and after that something
+    /// may connect them.
     NotYet(Line),
 }
 
 impl Beside {
-    /// Opens the file beside a database, and makes the file if it does not exist.
+    /// Opens the file beside a database. Creates the file if it does not exist.
     ///
     /// # Errors
     /// There is no such database; the database has no archive, or another one than `url`; another sidecar runs.
@@ -72,8 +74,8 @@ impl Beside {
         &self.url
     }
 
-    /// Returns the random number by which this database's primary knows its own claims, in the form that the
-    /// archive's claims have.
+    /// Returns the random number by which this database's primary recognises its own claims, in the form that claims
+    /// have.
     #[must_use]
     pub fn token(&self) -> String {
         format!("{:032x}", self.token)
@@ -85,7 +87,7 @@ impl Beside {
         format!("{:016x}", self.generation).parse().ok()
     }
 
-    /// Remembers a generation that has begun. When this returns, the file is durable.
+    /// Records a generation that has begun. When this returns, the file is durable.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -94,8 +96,8 @@ impl Beside {
         Ok(ArchiveFile::enable(&self.database, &self.url, self.generation, self.token)?)
     }
 
-    /// Remembers that another primary has taken the archive over, for programs that open the database when no sidecar
-    /// runs. When this returns, the file is durable. Does nothing if the database was never the primary of the
+    /// Records that another primary has taken the archive over. Programs that open the database while no sidecar runs
+    /// then see this. When this returns, the file is durable. Does nothing if the database was never the primary of the
     /// archive.
     ///
     /// # Errors
@@ -108,7 +110,7 @@ impl Beside {
         Ok(found.map_or(Ok(()), |mut found| found.note_fence(by.number()))?)
     }
 
-    /// Forgets a fence that an earlier sidecar has remembered, because this database is the primary.
+    /// Removes the record of a takeover that an earlier sidecar has made, because this database is the primary.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -119,8 +121,8 @@ impl Beside {
         }
     }
 
-    /// Returns what leads on from a mark to the log `log`. If `log` is `None`, returns what leads on to the database
-    /// file as it is now.
+    /// Returns what connects a mark with the log `log`. If `log` is `None`, returns what connects the mark with the
+    /// database file as it is now.
     ///
     /// # Errors
     /// The file or the database cannot be read.
@@ -141,16 +143,15 @@ impl Beside {
         let Some(records) = ArchiveFile::look(&self.database.path)? else {
             return Ok(Way::None(Line::Other));
         };
-        // A program that closes a log first removes the log's guard, and then notes the state of the database file.
-        // So the two may not match for a moment.
+        // A program that closes a log first removes the log's guard from the database file, and then records the state
+        // of that file. So for a moment the record may not match the file.
         let is_at_rest = matches!(records.logs().last(), Some(Record::Rest { .. }));
         let is_settled = log.is_some() || is_at_rest && earlier.as_ref() == Some(&records);
         let from = log_of(&records, mark).filter(|from| !records.is_broken(*from));
         let Some(closed) = from.and_then(|from| records.since(from, end)) else {
             return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
         };
-        // If the log was closed at a position before the mark, it has lost commits that the archive has (invariant
-        // 72).
+        // If the log was closed at a position before the mark, it lost commits that the archive has (invariant 72).
         if closed.first().is_some_and(|first| first.position < mark.position) {
             return Ok(Way::None(Line::Other));
         }
@@ -161,8 +162,8 @@ impl Beside {
         Ok(if closed.iter().enumerate().all(is_there) { Way::Logs(closed) } else { Way::None(Line::Gap) })
     }
 
-    /// Returns whether a backlog has all commits after a position. If the log had started over, its backlog has only
-    /// later commits.
+    /// Returns whether a backlog has all commits of its log after a position. If the log started over before it was
+    /// closed, the backlog has only the commits after that.
     fn has_since(&self, log: LogId, position: u64) -> bool {
         Backlog::open(&self.backlog(log)).is_ok_and(|backlog| backlog.header().first <= position)
     }
@@ -173,8 +174,8 @@ impl Beside {
         backlog_of(&self.database.path, log)
     }
 
-    /// Forgets the logs that came before the log with this mark, and their backlogs. The archive has all of their
-    /// commits.
+    /// Removes the records and the backlogs of all logs before the log of this mark. The archive has all commits of
+    /// these logs.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -183,7 +184,7 @@ impl Beside {
         Ok(log_of(&found.records, mark).map_or(Ok(()), |log| found.forget_before(&self.database, log))?)
     }
 
-    /// Returns whether anything except commits of a log has changed the database while the log was in use.
+    /// Returns whether something other than commits of this log has changed the database while the log was in use.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -202,7 +203,8 @@ impl Beside {
         })
     }
 
-    /// Returns the stamp of the database file, if no log guards it.
+    /// Returns the stamp, which identifies the present state of the database file. Returns `None` if a log guards the
+    /// file, or if the file can have no stamp.
     fn stamp(&self) -> Result<Option<Stamp>> {
         let file = File::open(&self.database.path)?;
         let mut header = [0; 100];
@@ -216,7 +218,7 @@ impl Beside {
     }
 }
 
-/// Returns the id of the log with this mark, if the file beside the database has a record of the log.
+/// Returns the id of the log that a mark names, if the file beside the database has a record of that log.
 fn log_of(records: &Records, mark: &Mark) -> Option<LogId> {
     records.logs().filter_map(|record| record.log()).find(|log| salts(*log) == mark.log)
 }

@@ -1,4 +1,4 @@
-//! Says what to replicate, to which archive, and how often. The command line says this for one database, and
+//! Reads what to replicate, to which archive, and how often. The command line says this for one database, and
 //! `duralite.toml` for many.
 
 use std::collections::BTreeMap;
@@ -8,11 +8,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Deserializer};
 
-/// The default for how long the sidecar collects commits before it uploads them, if nobody waits for them.
+/// The default time for which the sidecar collects commits before it uploads them. If a commit waits for the
+/// archive, the sidecar uploads at once.
 pub const INTERVAL: Duration = Duration::from_millis(500);
 /// The default interval between two snapshots.
 pub const SNAPSHOT_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// The default for how long the archive keeps every moment.
+/// The default time for which the archive keeps every moment.
 pub const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The file `duralite.toml`.
@@ -30,9 +31,10 @@ pub struct Database {
     /// The database file.
     pub path: PathBuf,
     /// The URL of the database's archive. If it is not given, the sidecar uses the URL that `duralite enable
-    /// --archive` has written beside the database.
+    /// --archive` has written to the file beside the database.
     pub archive: Option<String>,
-    /// How long the sidecar collects commits before it uploads them, if nobody waits for them.
+    /// The time for which the sidecar collects commits before it uploads them. If a commit waits for the
+    /// archive, the sidecar uploads at once.
     #[serde(default = "interval", deserialize_with = "duration")]
     pub interval: Duration,
     /// The interval between two snapshots.
@@ -41,13 +43,13 @@ pub struct Database {
     /// How long the archive keeps every moment.
     #[serde(default = "keep", deserialize_with = "duration")]
     pub keep: Duration,
-    /// The largest number of bytes of the database that a snapshot reads in a second. `None` for no limit.
+    /// The largest number of bytes per second that a snapshot reads from the database; `None` for no limit.
     pub limit: Option<u64>,
     /// The directory with the log, if the log is in none of the usual places.
     pub log_dir: Option<PathBuf>,
     /// The directory with the log in persistent memory, if the log is in none of the usual places.
     pub nvram_dir: Option<PathBuf>,
-    /// The settings with which the sidecar opens the database, as in a URI.
+    /// Settings with which the sidecar opens the database. They have the names that a URI may have.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
 }
@@ -70,7 +72,7 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
 }
 
 impl Database {
-    /// Returns a database with all settings at their defaults.
+    /// Returns the configuration of a database with all settings at their defaults.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -93,10 +95,10 @@ impl Database {
     }
 }
 
-/// Reads the databases that a file lists.
+/// Reads the configurations of all databases that a file lists.
 ///
 /// # Errors
-/// The file cannot be read, is not valid, or names no database or one database twice.
+/// The file cannot be read or is not valid; it names no database; it names a database twice.
 pub fn read(path: &Path) -> Result<Vec<Database>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     parse(&text).with_context(|| path.display().to_string())

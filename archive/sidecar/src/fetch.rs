@@ -1,4 +1,4 @@
-//! Fetches an object of any size, and needs little memory.
+//! Fetches an object of any size with little memory.
 
 use std::io::{Seek as _, SeekFrom, Write as _};
 
@@ -6,7 +6,8 @@ use anyhow::Result;
 use duralite_archive::{Archive, Step};
 use tempfile::SpooledTempFile;
 
-/// The number of bytes of an object that one request fetches, and that stay in memory.
+/// The number of bytes of an object that one request fetches, and the largest number of bytes that stay in
+/// memory.
 const PIECE: usize = 4 << 20;
 
 /// Returns the content of an object.

@@ -1,6 +1,6 @@
-//! Makes one object of the archive from several commits: finds the pages that the object has, and encodes it. The
-//! commits come from a log (`source`) or from what a closed log has left (`backlog`). From here on both are handled
-//! in the same way.
+//! Makes one object of the archive from several commits: finds the pages that belong into the object, and encodes the
+//! object. The commits come from a log (`source`), or from the backlog of a closed log (`backlog`). This code treats
+//! both alike.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use duralite_ltx::{Encoder, Header, lock_page};
 use duralite_wal::shared::archived::Behind;
 use tempfile::SpooledTempFile;
 
-/// The length in bytes up to which a file is encoded in memory.
+/// An encoded file stays in memory if it has at most this many bytes.
 pub const IN_MEMORY: usize = 4 << 20;
-/// The number of bytes of pages at which a group ends. So a sidecar that is far behind does not need memory for all
-/// the commits. A transaction is never divided.
+/// A group is complete when its pages have this many bytes. So a sidecar that is far behind does not need memory for
+/// all commits at once. A transaction is never divided.
 pub const BYTES: usize = 8 << 20;
 
-/// How far the archive has come: the last transaction in the archive, and that transaction's place in the log.
+/// How far the archive has come: the number of its last transaction, and the position of that transaction in the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
     /// The number of the generation.
@@ -32,8 +32,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns what the header of an object says about its last transaction. The header has the position plus one,
-    /// because an LTX file that names a log has to have a position that is not 0.
+    /// Returns the mark of the last transaction of an object, from the object's header. The header has the position
+    /// plus one, because the position in an LTX file must not be 0 if the file names a log.
     pub fn of(header: &Header) -> Self {
         Self {
             generation: header.node_id,
@@ -44,12 +44,13 @@ impl Mark {
         }
     }
 
-    /// Returns the time at which the transaction was committed, as the log has it, in milliseconds since 1970.
+    /// Returns the time at which the transaction was sealed, in milliseconds since 1970. The log has the time in this
+    /// form.
     pub fn sealed_ms(&self) -> u64 {
         u64::try_from(self.time_ms).unwrap_or(0)
     }
 
-    /// Returns the header of a file that ends with this mark.
+    /// Returns the header of a file whose last transaction is that of this mark.
     pub fn header(&self, min_txid: u64, page_size: u32, commit: u32, commits: u64) -> Header {
         Header {
             page_size,
@@ -66,7 +67,7 @@ impl Mark {
     }
 }
 
-/// Returns the part of a log's id that the headers of objects have.
+/// Returns the part of a log's id that an object's header can hold.
 pub fn salts(id: LogId) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h, ..] = id.0;
     match [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])] {
@@ -86,7 +87,7 @@ pub struct Commit {
     pub db_pages: u32,
 }
 
-/// Commits in their order, and the place of each page's image.
+/// Consecutive commits, and for each page that they wrote the place of its last image.
 #[derive(Debug)]
 pub struct Group<T> {
     page_size: u32,
@@ -95,7 +96,7 @@ pub struct Group<T> {
     /// The time at which the first commit was sealed, in milliseconds since 1970; 0 if the log does not say.
     since_ms: u64,
     last: Option<Commit>,
-    /// The place of the last image of each page; `None` if the page is zeros.
+    /// The place of the last image of each page; `None` if the page has only zeros.
     pages: BTreeMap<u32, Option<T>>,
 }
 
@@ -105,7 +106,7 @@ impl<T> Group<T> {
         Self { page_size, log, commits: 0, since_ms: 0, last: None, pages: BTreeMap::new() }
     }
 
-    /// Returns a group without commits, for the commits that follow on those of this group.
+    /// Returns an empty group for the commits after those of this group.
     pub fn next(&self) -> Self {
         Self { last: self.last, ..Self::new(self.page_size, self.log) }
     }
@@ -125,14 +126,14 @@ impl<T> Group<T> {
         self.pages.len() * self.page_size as usize
     }
 
-    /// Returns the places of all page images. Pages of zeros have no place.
+    /// Returns the places of all page images. A page of zeros has no place.
     pub fn images(&mut self) -> impl Iterator<Item = &mut T> {
         self.pages.values_mut().flatten()
     }
 
-    /// Adds the next commit. An earlier commit may have cut off a page that this commit adds again without writing
-    /// it. Such a page is zeros, as in a file that is merged from files of single commits: its old image must not
-    /// come back.
+    /// Adds the next commit. This commit may make the database longer without writing all the pages that it adds. Such
+    /// a page has only zeros, as in a file that is merged from the files of single commits. It must not get its image
+    /// from an earlier commit, before the database became shorter.
     pub fn push(&mut self, commit: Commit, pages: impl IntoIterator<Item = (u32, T)>) {
         if let Some(before) = self.last {
             self.pages.extend((before.db_pages.saturating_add(1)..=commit.db_pages).map(|page| (page, None)));
@@ -150,8 +151,8 @@ impl<T> Group<T> {
         self.bytes() >= BYTES
     }
 
-    /// Encodes the commits as the transactions that follow on a mark, and reads each image by `read`. Returns the
-    /// file and the mark after the commits; `None` if there is no commit.
+    /// Encodes the commits as the transactions after the mark `after`. Reads each image with `read`. Returns the file,
+    /// and the mark of its last transaction; `None` if the group has no commit.
     ///
     /// # Errors
     /// An error of `read`; the file system of temporary files is full.
@@ -166,7 +167,7 @@ impl<T> Group<T> {
             txid: after.txid + self.commits,
             log: salts(self.log),
             position: last.position,
-            // If somebody has set the clock back, a later commit still gets no earlier time.
+            // Even if somebody has set the clock back, a transaction gets no earlier time than the one before it.
             time_ms: i64::try_from(last.time_ms).unwrap_or(i64::MAX).max(after.time_ms),
         };
         let header = mark.header(after.txid + 1, self.page_size, last.db_pages, self.commits);

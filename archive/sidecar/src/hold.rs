@@ -1,12 +1,12 @@
-//! Holds a snapshot of a database while the sidecar copies its pages.
+//! Holds a snapshot of a database while the sidecar copies the snapshot's pages.
 //!
-//! A copy of a database needs two things: a position in the log, and the pages as of that position. A read transaction
-//! gives the pages, whether the engine has them in the log, in the database file, or elsewhere. For the position, a
-//! second connection holds SQLite's WRITE lock while the read transaction begins. So no commit comes between the
-//! position and the snapshot.
+//! A copy of a database needs two things: a position in the log, and the pages as they are at that position. A read
+//! transaction returns the pages, whether the engine has them in the log, in the database file or elsewhere. To get the
+//! position, a second connection holds SQLite's WRITE lock while the read transaction begins. So no commit can come
+//! between the position and the snapshot.
 //!
-//! Both connections are in a child process, because this process opens the database file itself. When a process
-//! closes any descriptor of a file, the kernel releases all locks of that process on the file.
+//! Both connections are in a child process, because the sidecar's process itself opens the database file. When a
+//! process closes any descriptor of a file, the kernel releases all locks of that process on the file.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
@@ -20,25 +20,26 @@ use serde::{Deserialize, Serialize};
 /// How long a connection waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the child process says once its snapshot has begun and it holds WRITE.
+/// The child's first message. The child sends it when its snapshot has begun and it holds WRITE.
 #[derive(Debug, Serialize, Deserialize)]
 struct Begun {
     /// The size of the database in pages.
     pages: u32,
     /// The page size in bytes.
     page_bytes: u32,
-    /// The position after the newest transaction in the log; `None` if the log has none.
+    /// The position after the newest transaction in the log; `None` if the log has no transaction.
     newest: Option<u64>,
 }
 
 /// What the parent tells the child to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Order {
-    /// Release WRITE, and keep the snapshot until standard input ends.
+    /// Release WRITE, and keep the snapshot until the child's standard input ends.
     Hold,
     /// Write all pages to standard output.
     Pages,
-    /// Commit a transaction that changes nothing, so that everything before it is final, and end.
+    /// Commit a transaction that changes nothing, and end. After that commit, all earlier transactions in the log are
+    /// final.
     Settle,
 }
 
@@ -51,7 +52,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Begins a snapshot. Until [`Held::release_write`] nobody can commit, so the caller must hurry.
+    /// Begins a snapshot. Nobody can commit until the caller calls [`Held::release_write`], so the caller must hurry.
     ///
     /// # Errors
     /// The reason that the child gives: the database is not in WAL mode, or is locked, or cannot be opened.
@@ -80,8 +81,8 @@ impl Held {
         self.begun.page_bytes
     }
 
-    /// Returns the position after the newest transaction in the log when the snapshot began; `None` if the log had
-    /// none.
+    /// Returns the position after the newest transaction that the log had when the snapshot began; `None` if the log
+    /// had no transaction.
     pub fn newest(&self) -> Option<u64> {
         self.begun.newest
     }
@@ -95,8 +96,8 @@ impl Held {
         self.answer()
     }
 
-    /// Returns the pages of the snapshot, one after another. The caller must have released WRITE, and reads the pages
-    /// to the end or drops this value.
+    /// Returns the pages of the snapshot, one after another. The caller must have released WRITE. It must read all
+    /// pages, or drop this value.
     ///
     /// # Errors
     /// The child process has ended.
@@ -106,8 +107,8 @@ impl Held {
         Ok(self.answers.as_mut().context("the pipe of a child process")?.take(bytes))
     }
 
-    /// Commits a transaction that changes nothing, and ends the snapshot. After that every transaction that this
-    /// snapshot has seen is final.
+    /// Commits a transaction that changes nothing, and ends the snapshot. After that, every transaction in this
+    /// snapshot is final.
     ///
     /// # Errors
     /// The commit failed, or the child process has ended.
@@ -133,15 +134,15 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The child ends when its standard input ends. If the child is writing, it ends when nobody reads its output
-        // any longer.
+        // The child ends when its standard input ends. If it is writing pages at that moment, it ends because nobody
+        // reads its output any more.
         drop((self.orders.take(), self.answers.take()));
         // An error means that the child has ended already.
         let _ = self.child.wait();
     }
 }
 
-/// Does the work of the child process. Reports an error on standard output, where the parent reads it.
+/// Does the work of the child process. Reports an error on standard output, from which the parent reads it.
 ///
 /// # Errors
 /// Standard output cannot be written.
@@ -196,7 +197,7 @@ fn hold(database: &Path, settings: &[(String, String)]) -> Result<()> {
     }
 }
 
-/// Writes all pages that a connection sees to standard output.
+/// Writes all pages that a connection sees, to standard output.
 fn write_pages(reader: &Connection) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let mut select = reader.prepare_cached("SELECT data FROM sqlite_dbpage ORDER BY pgno").map_err(reason)?;
@@ -213,8 +214,8 @@ fn say<T: Serialize>(what: Result<T, String>) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Opens a connection on Duralite. Commits on this connection do not wait for the archive, because they are not an
-/// application's.
+/// Opens a connection on Duralite. Commits on this connection do not wait for the archive, because only commits of
+/// applications have to.
 ///
 /// # Errors
 /// An error of SQLite, with Duralite's reason.
@@ -231,8 +232,8 @@ pub fn open(database: &Path, settings: &[(String, String)]) -> Result<Connection
     Ok(connection)
 }
 
-/// Opens and closes a database in a child process. If nobody else uses the database, its log is checkpointed and
-/// deleted, and the guard is lifted.
+/// Opens and closes a database in a child process. If no other process uses the database, this checkpoints and deletes
+/// its log, and removes the guard.
 ///
 /// # Errors
 /// The reason that the child gives.

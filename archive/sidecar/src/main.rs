@@ -1,5 +1,5 @@
-//! `duralite-archive`: the archive of databases on object stores. `duralite replicate`, `restore`, `archive`, `follow`
-//! and `promote` start this program, so that `duralite` itself links no network.
+//! `duralite-archive` works with archives of databases on object stores. `duralite replicate`, `restore`, `archive`,
+//! `follow` and `promote` start this program. So `duralite` itself needs no code for networks.
 //!
 //! Exit status: 0 success, 1 the command failed or `verify` found damage, 2 wrong usage.
 
@@ -262,7 +262,7 @@ fn open(url: &str) -> Result<Archive> {
     Ok(Archive::open(&url.parse()?)?)
 }
 
-/// Returns a flag that is set when the user or the system asks this process to end.
+/// Returns a flag that a signal handler sets when the user or the system asks this process to end.
 fn stopped() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -293,7 +293,8 @@ fn replicate(runtime: &Runtime, arguments: Replicate) -> Result<()> {
         let replicator = Replicator::new(database, runtime.handle().clone(), Arc::clone(&stop), until);
         replicators.push((path.clone(), replicator.with_context(|| path.display().to_string())?));
     }
-    // If one database fails, the replication of the others goes on. But the failure decides the exit status.
+    // If the replication of one database fails, that of the others continues. But the exit status then reports the
+    // failure.
     let threads: Vec<_> = replicators
         .into_iter()
         .map(|(path, mut replicator)| {
@@ -315,7 +316,7 @@ fn replicate(runtime: &Runtime, arguments: Replicate) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("not replicated any longer: {}", failed.join(", ")) }
 }
 
-/// Runs work that reports its progress, and shows the progress if there is a terminal.
+/// Calls `work`, and shows the progress that it reports, if standard error is a terminal.
 fn shown<T>(what: &str, work: impl FnOnce(Report) -> Result<T>) -> Result<T> {
     let seen: Arc<std::sync::Mutex<Progress>> = Arc::default();
     let since = std::time::Instant::now();
@@ -361,7 +362,7 @@ fn restore(runtime: &Runtime, arguments: &Restore) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs SQLite's check on a database that nobody else uses, without writing to the database.
+/// Runs SQLite's integrity check on a database that nobody else uses. The check does not write to the database.
 fn check(database: &std::path::Path) -> Result<()> {
     let uri = duralite::uri(
         std::path::absolute(database)?,

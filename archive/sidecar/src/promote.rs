@@ -1,10 +1,10 @@
-//! Takes an archive over, so that this machine's database becomes the primary.
+//! Takes an archive over, so that the database on this machine becomes the primary.
 //!
-//! The archive's protocol sets the order. First comes the claim, which fences the previous primary. Then the new
-//! primary lists what the previous one has acknowledged, and brings the database to exactly that state. Then come
-//! the start record and a snapshot. Before the claim, this code checks that the later steps can succeed, as far as
-//! it can find out. If something fails after the claim, the file beside the copy is still there, and the user can
-//! run the same command again.
+//! The archive's protocol sets the order of the steps. First comes the claim, which fences the previous primary. Then
+//! the new primary lists what the previous one has acknowledged, and brings its database to exactly that state. Then
+//! come the start record and a snapshot. Before the claim, this code checks as far as it can that the later steps will
+//! succeed. If something fails after the claim, the file beside the copy still exists, and the user can run the same
+//! command again.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,22 +24,23 @@ use crate::replicate::{Replicator, Until};
 /// Makes a database the primary of an archive.
 ///
 /// # Errors
-/// The database exists and is no copy of this archive; a program is using it; the archive is empty; another primary
+/// The database exists, but is not a copy of this archive; a program is using it; the archive is empty; another primary
 /// has taken the archive over meanwhile; an error of a restore.
 pub fn run(runtime: &Handle, url: &str, config: Database) -> Result<()> {
     let database = &config.path.clone();
     let archive = Archive::open(&url.parse()?)?;
-    // If an attempt has died after its claim, a log may still guard the copy, and then stock SQLite refuses the copy.
+    // An earlier run of this command may have died after its claim. Then a log may still guard the copy, and stock
+    // SQLite would refuse the copy.
     if let Ok(DatabaseHeader::Guarded { .. }) = offline::inspect(database) {
         hold::close(database, &config.pairs()).context("take the log of an earlier attempt home")?;
     }
-    // One process cannot have a connection to the copy and hold the sidecar's lock at once. So the copy is open only
-    // while this code changes it.
+    // A process cannot have a connection to the copy and hold the sidecar's lock at the same time. So this code keeps
+    // the copy open only while it changes the copy.
     let mut standby = Replica::open(runtime, &archive, url, database, Target::Latest)?;
     // Catching up also checks whether the page size is still the same.
     standby.catch_up(runtime, &archive, &AtomicBool::new(false)).context("bring the copy up to date")?;
     drop(standby.close()?);
-    // To get a log, the copy must have no other user for a moment. This call tries whether that is so.
+    // The copy can get a log only if no other process has it open at that moment. This call checks whether that is so.
     hold::close(database, &config.pairs()).with_context(|| {
         format!(
             "nothing was taken over, because {} cannot be had alone; end the programs that read it",

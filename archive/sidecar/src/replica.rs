@@ -1,14 +1,14 @@
 //! A local copy of an archive. Any program can read it as an ordinary database while `duralite follow` keeps it up to
 //! date.
 //!
-//! Each object of the archive becomes one transaction of the copy, which SQLite itself writes through its table
-//! `sqlite_dbpage`. So SQLite takes care of locks, readers' snapshots and crashes, and a program that reads the copy
-//! needs nothing of Duralite.
+//! Each object of the archive becomes one transaction of the copy. SQLite itself writes this transaction, through its
+//! virtual table `sqlite_dbpage`. So SQLite takes care of locks, readers' snapshots and crashes, and a program that
+//! reads the copy does not need Duralite.
 //!
-//! A small file beside the copy says which transaction the copy has. This code writes the file before a transaction
-//! begins and after the transaction is committed. After a crash in between, the copy may be in the state before or
-//! after the transaction. Then this code applies an object that leads on from both states, or replaces the whole copy
-//! by the newest state.
+//! A small file beside the copy says which transaction of the archive the copy has. This code writes the file before a
+//! transaction of the copy begins, and again after the commit. After a crash in between, the copy may be in the state
+//! before or after that transaction. Then this code applies an object that can continue either state, or replaces the
+//! whole copy with the newest state.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 
 use crate::fetch::fetch;
 
-/// The suffix of the file beside a copy.
+/// The suffix of the name of the file beside a copy.
 const END: &str = "-follow";
 /// How long the copy waits for a lock that another program holds.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ struct State {
     generation: Option<Generation>,
     /// The last transaction of the copy. If `applying` is set, the copy may have later transactions.
     txid: u64,
-    /// The last transaction of the object that is being applied, or of the state to which the copy is being moved.
+    /// The last transaction of the object that this code is applying, or of the state to which it is moving the copy.
     /// The copy may have this transaction already.
     applying: Option<u64>,
 }
@@ -50,19 +50,19 @@ struct State {
 pub struct Replica {
     path: PathBuf,
     state: State,
-    /// The file with the state. Its lock keeps other processes from updating this copy.
+    /// The file that holds the state. The lock on it keeps other processes from updating this copy.
     file: File,
     connection: Connection,
 }
 
-/// The file beside a copy that was closed. Until this value is dropped, no other process updates the copy.
+/// The file beside a copy after the copy was closed. Until this value is dropped, no other process updates the copy.
 pub struct FileBeside {
     path: PathBuf,
     _locked: File,
 }
 
 impl FileBeside {
-    /// Stops following the archive. After that the copy is an ordinary database, which programs may write.
+    /// Stops following the archive. From then on the copy is an ordinary database, and programs may write to it.
     ///
     /// # Errors
     /// The file cannot be deleted.
@@ -72,7 +72,7 @@ impl FileBeside {
 }
 
 impl Replica {
-    /// Opens a copy, or makes it by restoring the archive.
+    /// Opens a copy. If there is none, makes it by restoring the archive.
     ///
     /// # Errors
     /// A file exists that is not a copy of this archive; another process keeps the copy up to date; an error of a
@@ -112,13 +112,13 @@ impl Replica {
         Ok(Self { path: path.to_owned(), state, file, connection })
     }
 
-    /// Returns the last transaction of the copy.
+    /// Returns the number of the copy's last transaction.
     #[must_use]
     pub fn txid(&self) -> u64 {
         self.state.txid
     }
 
-    /// Returns the generation of the last transaction.
+    /// Returns the generation of the copy's last transaction.
     #[must_use]
     pub fn generation(&self) -> Option<Generation> {
         self.state.generation
@@ -141,7 +141,7 @@ impl Replica {
         while !stop.load(Ordering::Relaxed) {
             match settled.after(self.state.generation, self.state.txid, self.state.applying) {
                 Next::Step(step) => match runtime.block_on(fetch(archive, &step)) {
-                    // The object was pruned since it was listed, and another object has its transactions.
+                    // Somebody has pruned the object after it was listed, and another object has its transactions.
                     Err(error) if is_missing(&error) && missing.as_ref() != Some(&step.key) => {
                         missing = Some(step.key);
                         let Some(again) = runtime.block_on(archive.settled())? else { return Ok(None) };
@@ -158,10 +158,10 @@ impl Replica {
         Ok(Some(applied))
     }
 
-    /// Makes the copy the database of a moment, in one transaction.
+    /// Moves the copy to the database as it was at a moment, in one transaction.
     ///
     /// # Errors
-    /// As [`Replica::catch_up`]; the moment's database has another page size.
+    /// As [`Replica::catch_up`]; the database had another page size at that moment.
     pub fn move_to(&mut self, runtime: &Handle, archive: &Archive, target: Target) -> Result<()> {
         let restored = runtime.block_on(archive.restore(
             target,
@@ -171,8 +171,8 @@ impl Replica {
         let (page_size, pages) = (restored.page_size, restored.pages);
         self.check_page_size(page_size)?;
         let from = File::open(restored.path())?;
-        // After a crash the copy may be the database before or after the move. The file beside the copy then names
-        // both states.
+        // After a crash the copy may be in the state before or after the move. In that case the file beside the copy
+        // names both states.
         self.remember(State { applying: Some(restored.txid), ..self.state })?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -197,7 +197,7 @@ impl Replica {
         self.remember(State { generation: restored.generation, txid: restored.txid, applying: None })
     }
 
-    /// Closes the copy. It stays a copy of the archive until the file beside it is removed.
+    /// Closes the copy. It stays a copy of the archive until somebody removes the file beside it.
     ///
     /// # Errors
     /// An error of SQLite in the last checkpoint.
@@ -249,7 +249,7 @@ impl Replica {
 
 const INSERT: &str = "INSERT INTO sqlite_dbpage(pgno, data, schema) VALUES(?1, ?2, 'main')";
 
-/// Cuts the database to a number of pages.
+/// Shortens the database to a number of pages.
 fn shrink(connection: &Connection, pages: u32) -> Result<()> {
     let has: u32 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
     if has > pages {
@@ -284,7 +284,7 @@ fn open(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Returns the state and the URL that a file holds.
+/// Returns the state and the URL from the file beside a copy.
 fn read(file: &File) -> Result<(State, String)> {
     let (mut state, mut url) = ([0; SECTOR], String::new());
     file.read_exact_at(&mut state, 0)?;
@@ -294,8 +294,8 @@ fn read(file: &File) -> Result<(State, String)> {
     Ok((serde_json::from_slice(&state)?, url))
 }
 
-/// Writes the state, durably. This is one write of one sector. So after a crash the file has either the previous
-/// state or this one.
+/// Writes the state durably. This writes one sector at once, so after a crash the file has either the previous state or
+/// this one.
 fn write(file: &File, state: State) -> Result<()> {
     let mut sector = serde_json::to_vec(&state)?;
     sector.resize(SECTOR, b' ');
@@ -303,5 +303,5 @@ fn write(file: &File, state: State) -> Result<()> {
     Ok(file.sync_data()?)
 }
 
-/// The length of the state in the file, in bytes.
+/// The number of bytes that the state takes in the file.
 const SECTOR: usize = 512;

@@ -1,9 +1,9 @@
 //! The loop of the sidecar, which keeps the archive of one database up to date.
 //!
-//! If the database has no log, the loop waits for one. If it has a log, the header of the newest object says up to
-//! which position of the log the archive has come, and the loop goes on from there. If the log does not lead on from
-//! that position, the loop begins a new generation with a snapshot. So the sidecar may die at any moment, and needs
-//! no file of its own to go on.
+//! If the database has no log, the loop waits for one. If it has a log, the header of the archive's newest object has
+//! the log position up to which the archive has the commits, and the loop continues from there. If the log has no
+//! connection with that position, the loop begins a new generation with a snapshot. So the sidecar may die at any
+//! moment, and needs no file of its own in order to continue.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,16 +34,16 @@ use crate::source::Source;
 use crate::upload;
 use crate::uploader::Uploader;
 
-/// How often the sidecar looks for a log, or for the end of its log.
+/// How often the sidecar checks whether there is a log, or whether its log has ended.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the sidecar waits for a program that may be closing a log, but may also have died.
+/// How long the sidecar waits for a program that seems to be closing a log. That program may also have died.
 const UNSETTLED: Duration = Duration::from_secs(10);
 /// How long the sidecar waits after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How long the sidecar waits after a failed snapshot before it takes the next one, if it archives commits meanwhile.
+/// How long the sidecar waits after a failed snapshot before it takes another, if it can archive commits meanwhile.
 const SNAPSHOT_AGAIN: Duration = Duration::from_secs(60);
-/// How long commits that a snapshot has seen may stay unacknowledged before the sidecar settles them by a commit of
-/// its own.
+/// If commits in a snapshot stay unacknowledged for this long, the sidecar makes a commit of its own, after which they
+/// are final.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// When the sidecar ends.
@@ -70,22 +70,22 @@ pub struct Replicator {
 struct Current {
     primary: Arc<Primary>,
     mark: Mark,
-    /// The log to which the generation's first snapshot belongs. The loop takes this value when it begins to follow
+    /// The log to which the generation's first snapshot belongs. The loop moves this value out when it begins to follow
     /// the log.
     source: Option<Source>,
-    /// The thread that compacts and prunes. It ends with the generation.
+    /// The thread that compacts and prunes. It stops when this sidecar leaves the generation.
     upkeep: Upkeep,
 }
 
 /// Why following a log has ended.
 enum Ended {
-    /// The sidecar got the order to stop, or has done its work.
+    /// The sidecar got the order to stop, or everything is archived and that was its task.
     Done,
     /// No other process uses the log, and all of its commits are archived.
     Alone,
-    /// The log no longer has some commits that the archive lacks.
+    /// The log has dropped some commits that the archive lacks.
     Lost,
-    /// Something except commits of the log has changed the database.
+    /// Something other than commits of the log has changed the database.
     Broken,
 }
 
@@ -109,11 +109,11 @@ impl Replicator {
         Ok(Self { config, target, archive, beside, runtime, stop, until })
     }
 
-    /// Replicates until the sidecar has to end, as `until` says.
+    /// Replicates until the condition `until` ends the sidecar.
     ///
     /// # Errors
-    /// Trying again cannot help: another primary has taken the archive over, the archive refuses, or the database
-    /// cannot be followed.
+    /// An error after which another attempt cannot help: another primary has taken the archive over, the archive
+    /// refuses, or the database cannot be followed.
     pub fn run(&mut self) -> Result<()> {
         loop {
             match self.run_once() {
@@ -125,7 +125,7 @@ impl Replicator {
                     return Err(error);
                 }
                 Err(error) if self.until == Until::Drained => return Err(error),
-                // The sidecar was told to stop. The next start continues from here.
+                // The sidecar was told to stop. Its next start continues from here.
                 Err(_) if self.is_stopped() => return Ok(()),
                 Err(error) => {
                     report::<()>(&format!("replicate {}", self.config.path.display()), Err(error));
@@ -135,8 +135,8 @@ impl Replicator {
         }
     }
 
-    /// Replicates until the sidecar has to end, as `until` says, or until something fails. Keeps nothing for the next
-    /// call, because the archive says where to go on.
+    /// Replicates until the condition `until` ends the sidecar, or until something fails. Keeps nothing for the next
+    /// call, because the archive says where to continue.
     fn run_once(&mut self) -> Result<()> {
         let mut current = self.resume()?;
         // If the generation has just begun with a snapshot, the loop need not compare the log with the archive.
@@ -169,7 +169,7 @@ impl Replicator {
                     unsettled = None;
                     self.archive_closed(&closed, &mut current)?;
                 }
-                // Another process has closed a log or made one meanwhile, so the loop asks again.
+                // Another process has closed or made a log meanwhile, so the loop starts again with the present log.
                 Way::None(_) | Way::NotYet(_) if self.beside.log()? != log => continue,
                 Way::NotYet(_) if unsettled.get_or_insert_with(Instant::now).elapsed() < UNSETTLED => {
                     self.sleep(LOOK);
@@ -195,15 +195,15 @@ impl Replicator {
             }
             let ended = self.follow(&mut source, &mut current)?;
             if current.mark.txid == before.txid {
-                // When a log without commits is closed, the file beside the database forgets that log. So the mark
-                // must not name it.
+                // When a process closes a log without commits, it leaves no record of that log in the file beside the
+                // database. So the mark must not name such a log.
                 current.mark = before;
             }
             let is_alone = source.follower().is_alone()?;
             drop(source);
             match ended {
                 Ended::Lost => current = self.begin(Some(current.primary.generation()), Line::Gap)?,
-                // No other process will close the log.
+                // Nobody else uses the log, so the sidecar has to close it.
                 Ended::Done | Ended::Alone if is_alone => self.close_log()?,
                 Ended::Done | Ended::Alone | Ended::Broken => {}
             }
@@ -214,8 +214,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Records that another primary has taken the archive over. Commits that wait for the archive, now or later, then
-    /// fail.
+    /// Records that another primary has taken the archive over. From then on, every commit that waits for the archive
+    /// fails.
     fn spread_fence(&self, by: Generation) -> Result<()> {
         self.beside.remember_fence(by)?;
         match Source::open(&self.target)? {
@@ -224,10 +224,11 @@ impl Replicator {
         }
     }
 
-    /// Returns whether the log still has the last transaction of the archive, with the same contents. If commits are
-    /// acknowledged before they are durable, a power loss may take back some of them. The log then ends before that
-    /// transaction, or has another transaction at its position (invariant 72). If the log has started over since that
-    /// transaction, the transaction's pages had reached the database file before. So this code then trusts the log.
+    /// Returns whether the log still has the archive's last transaction, with the same contents. If processes
+    /// acknowledge commits before these are durable, a power loss may undo some of them. The log then ends before that
+    /// transaction, or has another transaction at its position (invariant 72). But if the log has started over after
+    /// that transaction, this code trusts the log, because the transaction's pages reached the database file before the
+    /// log started over.
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
@@ -238,14 +239,14 @@ impl Replicator {
             found => found?,
         };
         if found.is_none() {
-            // No process has acknowledged the transaction since the log was opened. A new commit settles whether the
+            // Since the log was opened, no process has acknowledged this transaction. A new commit decides whether the
             // log has it.
             Held::begin(&self.config.path, &self.config.pairs())?.settle()?;
             found = source.follower().read_since(before)?;
         }
         let Some(found) = found.filter(|found| found.position == position) else { return Ok(false) };
         let page_size = source.page_bytes();
-        // If a page occurs more than once, its last image counts.
+        // If a transaction has several images of a page, the last one counts.
         let images: BTreeMap<u32, usize> =
             found.pages.iter().enumerate().map(|(index, page)| (*page, index)).collect();
         let is_equal = self.is_archived(current, (page_size, found.db_pages), &images, |index, page| {
@@ -255,10 +256,10 @@ impl Replicator {
         if is_equal.as_ref().is_err_and(is_lost) { Ok(true) } else { is_equal }
     }
 
-    /// Returns whether a closed log had the last transaction of the archive, with the same contents. Looks at the
-    /// backlog that the log has left. If the backlog begins after that transaction, a sidecar had told the log's
-    /// users that the archive has the transaction, and no power loss came in between. If there is no backlog, the
-    /// users knew that the archive has every transaction, or a sidecar has archived the backlog and deleted it.
+    /// Returns whether a closed log had the archive's last transaction, with the same contents. Reads this from the
+    /// backlog that the log has left. If the backlog begins after that transaction, a sidecar had told the log's users
+    /// that the archive has it, and there was no power loss after that. If there is no backlog, the log's users knew
+    /// that the archive has every transaction, or a sidecar has archived the backlog and deleted it.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {
@@ -279,8 +280,8 @@ impl Replicator {
         })
     }
 
-    /// Returns whether the last transaction of the archive leaves a database of `db_pages` pages of `page_size`
-    /// bytes, in which the pages of `images` have these images.
+    /// Returns whether two things hold after the archive's last transaction. The database has `db_pages` pages of
+    /// `page_size` bytes, and each page in `images` has the image that `read` returns for it.
     fn is_archived<T>(
         &self,
         current: &Current,
@@ -347,11 +348,12 @@ impl Replicator {
         Owner { token: self.beside.token(), node, retry: Retry::default() }
     }
 
-    /// Goes on with the last generation that this database's primary has begun. If there is none, begins one.
+    /// Continues the last generation that this database's primary has begun. If there is none, begins a new one.
     fn resume(&mut self) -> Result<Current> {
         let generation = match self.beside.generation() {
             Some(generation) => generation,
-            // A sidecar may have claimed a generation and died before it remembered that.
+            // A sidecar may have claimed a generation, and died before it recorded that in the file beside the
+            // database.
             None if !self.block(self.archive.records())?.is_empty() => Generation::FIRST,
             None => return self.begin(None, Line::First),
         };
@@ -359,14 +361,14 @@ impl Replicator {
             Resumed::Primary(primary) => {
                 self.beside.forget_fence()?;
                 let mark = self.block(newest_mark(&primary))?;
-                // An upload of an earlier sidecar may have arrived after another primary has listed the archive. So
-                // this sidecar announces what its list has found only if a look after the list finds no later claim
+                // An upload of an earlier sidecar may have arrived late, after another primary had listed the archive.
+                // So this sidecar does not rely on its own list until a look after the list has found no later claim
                 // (invariant 66).
                 let acknowledged = self.block(primary.acknowledge())?;
                 match mark.filter(|mark| mark.txid <= acknowledged) {
                     Some(mark) => Ok(self.current(primary, mark)),
-                    // The previous sidecar died before its first snapshot was in the archive. This one cannot take
-                    // the same snapshot again.
+                    // The previous sidecar died before the archive had its first snapshot. This sidecar cannot take the
+                    // same snapshot again.
                     None => self.begin(Some(primary.generation()), Line::Gap),
                 }
             }
@@ -389,10 +391,11 @@ impl Replicator {
         Current { upkeep: Upkeep::start(&primary, &self.config, &self.runtime), primary, mark, source: None }
     }
 
-    /// Claims a generation and begins it. With `own`, claims the generation right after `own`. If another primary
-    /// has claimed that one, this primary is fenced. Without `own`, claims the first generation of an archive.
+    /// Claims a generation and begins it. If `own` is given, claims the generation right after `own`. If another
+    /// primary has claimed that one, this primary is fenced. If `own` is not given, claims the first generation of an
+    /// archive.
     fn begin(&mut self, own: Option<Generation>, line: Line) -> Result<Current> {
-        // The snapshot comes before the claim, so that a primary that cannot read the database claims nothing.
+        // The snapshot comes before the claim. So a primary that cannot read the database claims nothing.
         let held = self.hold()?;
         let claimed = match own {
             Some(own) => self.block(self.archive.claim_after(&self.owner(), own, now_ms()))?,
@@ -403,7 +406,7 @@ impl Replicator {
         self.begin_with(claimed, inherited.as_ref(), line, held)
     }
 
-    /// Claims the next generation that nobody has claimed, and so fences the previous primary.
+    /// Claims the next generation that nobody has claimed. This fences the previous primary.
     ///
     /// # Errors
     /// Those of the archive.
@@ -411,7 +414,7 @@ impl Replicator {
         self.block(self.archive.claim(&self.owner(), now_ms()))
     }
 
-    /// Begins the claimed generation with the database in the state that the archive had at the end of the previous
+    /// Begins the claimed generation. The database is in the state that the archive had at the end of the previous
     /// generation. Returns the generation.
     ///
     /// # Errors
@@ -420,15 +423,15 @@ impl Replicator {
         let held = self.hold()?;
         let begun = self.begin_with(claimed, Some(inherited), Line::Continues, held);
         let generation = begun.map(|current| current.primary.generation());
-        // Close the log even after an error. The database is then an ordinary file until a program opens it, also if
-        // the user has to run this again.
+        // Close the log even after an error. Then the database is an ordinary file until a program opens it, and the
+        // user can run the command again.
         let closed = self.close_log();
         let generation = generation?;
         closed?;
         Ok(generation)
     }
 
-    /// Begins a claimed generation by its start record and a snapshot.
+    /// Begins a claimed generation: creates its start record, and uploads a snapshot.
     fn begin_with(
         &mut self,
         claimed: Claimed,
@@ -452,15 +455,16 @@ impl Replicator {
         };
         upload_snapshot(&self.runtime, &primary, &mut held, &mark, self.pace())?;
         self.block(primary.acknowledge())?;
-        // No change of the database may escape the archive between the snapshot and the next archived commit. From
-        // here on, programs record it if they change the database with a rollback journal instead of this log.
+        // The archive must learn of every change of the database between the snapshot and the next archived commit.
+        // After this announcement, a program that changes the database with a rollback journal instead of this log
+        // records that it did so.
         source.follower().announce_sidecar(position, mark.sealed_ms())?;
         source.follower().pin(position)?;
         drop(held);
         Ok(Current { source: Some(source), ..self.current(primary, mark) })
     }
 
-    /// Begins a snapshot, and finds its position in the log.
+    /// Begins a snapshot, and finds the position in the log that belongs to it.
     fn hold(&self) -> Result<(Held, Source, u64)> {
         loop {
             let mut held = Held::begin(&self.config.path, &self.config.pairs())?;
@@ -477,8 +481,7 @@ impl Replicator {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // A writer died before it could acknowledge its commit. The next commit settles whether that commit
-            // counts.
+            // A writer died before it could acknowledge its commit. The next commit decides whether that commit counts.
             drop(source);
             held.settle()?;
         }
@@ -501,8 +504,8 @@ impl Replicator {
         let mut snapshot: Option<JoinHandle<Result<()>>> = None;
         loop {
             if self.is_stopped() {
-                // The log may no longer have the commits that the uploader holds. So this loop uploads them before
-                // the end.
+                // The log may no longer have the commits that the uploader holds. So the sidecar uploads them before it
+                // ends.
                 while uploader.holds_anything() {
                     match uploader.upload(source, &mut current.mark, None) {
                         Ok(true) => {}
@@ -543,7 +546,7 @@ impl Replicator {
                 }
                 Ok(false) => self.check_upkeep(current)?,
                 Err(error) if is_lost(&error) => {
-                    // The thread of the snapshot still uses the primary, so this thread waits until that one ends.
+                    // The snapshot's thread still uses the primary, so this thread waits for its end.
                     snapshot.map(JoinHandle::join);
                     return Ok(Ended::Lost);
                 }
@@ -576,8 +579,8 @@ impl Replicator {
         }
     }
 
-    /// Returns the error [`ArchiveError::Fenced`] if upkeep has found that the archive was taken over. While there
-    /// are no commits, nothing else asks the archive.
+    /// Returns the error [`ArchiveError::Fenced`] if the upkeep thread has found that another primary has taken the
+    /// archive over. Without this check, a primary that archives no commits would not notice a takeover.
     fn check_upkeep(&self, current: &Current) -> Result<()> {
         if current.upkeep.is_fenced.load(Ordering::Relaxed) {
             self.block(current.primary.acknowledge())?;
@@ -585,7 +588,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Lets commits gather for an interval, unless a commit waits for the archive.
+    /// Waits for an interval so that more commits come, unless a commit waits for the archive.
     fn pause(&self, source: &mut Source, uploader: &mut Uploader<'_>) -> Result<()> {
         let since = Instant::now();
         while since.elapsed() < self.config.interval {
@@ -593,17 +596,18 @@ impl Replicator {
             if is_urgent || self.is_stopped() || self.until == Until::Drained {
                 break;
             }
-            // The upload that follows makes room, or reports the error.
+            // If this fails, or if the uploader can hold no more commits, the pause ends. The next upload then empties
+            // the uploader, or reports the error.
             if !uploader.answer(source, None).unwrap_or(false) {
                 break;
             }
-            // A connection that the upload has woken commits again soon, so the loop checks more often at first.
+            // The upload may have woken connections, which soon commit again. So the loop checks more often at first.
             std::thread::sleep(if since.elapsed() < SOON { AWAITED_SOON } else { AWAITED });
         }
         Ok(())
     }
 
-    /// Returns the time until the next snapshot is due, counted from the newest snapshot.
+    /// Returns how long it is until the next snapshot is due, according to the age of the newest snapshot.
     fn until_snapshot(&self, primary: &Primary) -> Result<Duration> {
         let newest = self.block(mark_of(primary, |object| object.level == SNAPSHOTS))?;
         let age_ms = newest.map_or(0, |newest| now_ms().saturating_sub(newest.time_ms));
@@ -613,8 +617,8 @@ impl Replicator {
             .saturating_sub(Duration::from_millis(u64::try_from(age_ms).unwrap_or(0))))
     }
 
-    /// Starts a thread that uploads a snapshot while commits go on being archived. The archive first gets every
-    /// commit up to the snapshot, so that the snapshot is the state after one of the archive's transactions.
+    /// Starts a thread that uploads a snapshot while the sidecar continues to archive commits. The archive first gets
+    /// every commit up to the snapshot, so that the snapshot is the state after one of the archive's transactions.
     fn snapshot_beside(
         &self,
         source: &mut Source,
@@ -644,13 +648,13 @@ impl Replicator {
     }
 }
 
-/// How often a pause checks whether a commit waits for the archive. In the first [`SOON`] of a pause the interval is
-/// [`AWAITED_SOON`].
+/// During a pause, how often the sidecar checks whether a commit waits for the archive. In the first [`SOON`] of the
+/// pause it checks every [`AWAITED_SOON`].
 const AWAITED: Duration = Duration::from_millis(1);
 const AWAITED_SOON: Duration = Duration::from_micros(200);
 const SOON: Duration = Duration::from_millis(5);
 
-/// Compacts and prunes the generation, in a thread of its own.
+/// Compacts and prunes the archive, on a thread of its own.
 struct Upkeep {
     stop: Arc<AtomicBool>,
     /// Whether the thread has ended because another primary has taken the archive over.
@@ -658,9 +662,9 @@ struct Upkeep {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How often upkeep looks through the archive for what it can compact.
+/// How often the upkeep thread searches the archive for objects to compact.
 const COMPACT_EVERY: Duration = Duration::from_secs(10);
-/// How often upkeep looks through the archive for what it can prune.
+/// How often the upkeep thread searches the archive for objects to prune.
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 
 impl Upkeep {
@@ -691,7 +695,7 @@ impl Upkeep {
                 }
             }
         };
-        // Without the thread the archive still works, but only grows.
+        // Without this thread the archive still works, but it only grows.
         let thread = std::thread::Builder::new().name("upkeep".to_owned()).spawn(work);
         let thread =
             thread.inspect_err(|error| eprintln!("duralite-archive: no upkeep of the archive: {error}")).ok();
@@ -708,13 +712,13 @@ impl Drop for Upkeep {
     }
 }
 
-/// Returns the mark in the newest object of a generation, which says how far the archive has come. Returns `None` if
+/// Returns the mark from the newest object of a generation, which says how far the archive has come. Returns `None` if
 /// the generation has no object.
 async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
     mark_of(primary, |object| object.max == primary.uploaded()).await
 }
 
-/// Returns the mark in the newest of those objects of a generation for which `is_one` holds.
+/// Of the objects of a generation for which `is_one` holds, takes the newest, and returns its mark.
 async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<Option<Mark>, ArchiveError> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -728,7 +732,7 @@ async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<
 }
 
 /// Reads the smallest object that ends with transaction `txid`. Returns the size of the database after this
-/// transaction, and the images of those `pages` that the object has. Returns `None` if no object ends with this
+/// transaction, and the object's images of the pages in `pages`. Returns `None` if no object ends with this
 /// transaction.
 async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -> Result<Option<Left>> {
     let replica = primary.replica();
@@ -748,7 +752,7 @@ async fn last_pages<T>(primary: &Primary, txid: u64, pages: &BTreeMap<u32, T>) -
     Ok(Some(Left { page_size, db_pages, pages: found }))
 }
 
-/// Uploads a snapshot. Another thread reads and encodes the snapshot meanwhile.
+/// Uploads a snapshot, while another thread reads and encodes it.
 fn upload_snapshot(
     runtime: &Handle,
     primary: &Primary,
@@ -761,7 +765,7 @@ fn upload_snapshot(
         let encoding = scope.spawn(|| {
             let encoded = upload::encode_snapshot(held, mark, sender.clone(), |bytes| pace.read(bytes));
             if let Err(error) = &encoded {
-                // Without this error the upload would end as if the snapshot were complete.
+                // Without this error the upload would end like that of a complete snapshot.
                 let failed = io::Error::other(error.to_string());
                 let _ = sender.blocking_send(Err(ArchiveError::File {
                     path: "the snapshot".to_owned(),
@@ -778,7 +782,7 @@ fn upload_snapshot(
     })
 }
 
-/// Limits how many bytes per second a snapshot reads, and ends the reading when the sidecar gets the order to stop.
+/// Limits how many bytes per second a snapshot reads. Stops reading when the sidecar gets the order to stop.
 struct Pace {
     limit: Option<u64>,
     stop: Arc<AtomicBool>,
@@ -812,7 +816,8 @@ fn sleep_until(end: Instant, stop: &AtomicBool) {
     }
 }
 
-/// Returns `instead` if the error says that the follower has lost its place. The next read reports that error again.
+/// Returns `instead` if the error says that the follower has lost its place. The caller can ignore that here, because
+/// the next read returns the error again.
 fn lost<T>(error: LogError, instead: T) -> Result<T, LogError> {
     if error.kind() == ErrorKind::LostPlace { Ok(instead) } else { Err(error) }
 }
@@ -835,7 +840,7 @@ pub fn is_temporary(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(ArchiveError::is_temporary)
 }
 
-/// Says on standard error what has failed and that the sidecar tries it again.
+/// Reports on standard error what has failed, and that the sidecar will try it again.
 fn report<T>(what: &str, result: Result<T>) {
     if let Err(error) = result {
         eprintln!("duralite-archive: {what}: {error:#}; it is tried again");

@@ -15,8 +15,8 @@ use tempfile::SpooledTempFile;
 
 use crate::group::{BYTES, Commit, Group, Mark};
 
-/// The bytes of page images that the sidecar keeps in order to build later images from them. The sidecar reads each
-/// image once, or a few times.
+/// The number of bytes of page images that the follower caches, because it builds later images from them. The sidecar
+/// reads each image once, or a few times.
 const CACHE_BYTES: usize = 2 << 20;
 
 /// A log that the archive reads.
@@ -24,25 +24,26 @@ pub struct Source {
     follower: Follower,
 }
 
-/// Commits of a log that become one object of the archive.
+/// Commits of a log that are to become one object of the archive.
 pub struct LogGroup {
     group: Group<Image>,
     /// The position after the group's last commit.
     position: u64,
-    /// The transactions whose images are still in the log.
+    /// The transactions whose images this group has not copied out of the log yet.
     transactions: Vec<FollowedTransaction>,
-    /// The images that were read, one after another. They are not separate allocations, because the process would
-    /// keep the memory of separate allocations after they are freed.
+    /// The images that this group has copied out of the log, one after another. They are not separate allocations,
+    /// because the process would keep the memory of these after they are freed.
     held: SpooledTempFile,
     held_bytes: u64,
-    /// Whether the next transaction does not fit into the group.
+    /// Whether the next transaction was too large for the group.
     is_stuck: bool,
 }
 
-/// The number of bytes of images that a group holds in memory. A group with more holds them in a temporary file.
+/// If a group holds at most this many bytes of images, it keeps them in memory. Otherwise it keeps them in a temporary
+/// file.
 const HELD_IN_MEMORY: usize = 1 << 20;
-/// The number of bytes of held images above which a group takes no further commit, even if they are images of the
-/// same pages.
+/// If a group holds more than this many bytes of images, it takes no further commit. This limit is needed because
+/// several held images may belong to the same page.
 const HELD: u64 = 2 * BYTES as u64;
 
 /// The place of a page's image.
@@ -55,7 +56,7 @@ enum Image {
 }
 
 impl LogGroup {
-    /// Returns a group without commits, for the commits that follow on those of this group.
+    /// Returns an empty group for the commits after those of this group.
     pub fn next(&self) -> Self {
         Self::new(self.group.next(), self.position)
     }
@@ -80,19 +81,19 @@ impl LogGroup {
         self.position
     }
 
-    /// Returns whether the group can hold no further commit. The caller has to upload the group first.
+    /// Returns whether the group can take no further commit. The caller has to upload the group first.
     pub fn is_full(&self) -> bool {
         self.is_stuck || self.group.is_full() || self.held_bytes > HELD
     }
 
-    /// Returns whether the group has commits, and no longer needs the log for them.
+    /// Returns whether the group has commits, and has copied all their images out of the log.
     pub fn is_held(&self) -> bool {
         self.transactions.is_empty() && !self.is_empty()
     }
 }
 
 impl Source {
-    /// Follows the log of a database; `None` if the database has no log.
+    /// Begins to follow the log of a database. Returns `None` if the database has no log.
     ///
     /// # Errors
     /// The log is missing or damaged, or this user may not write it; the database is not in WAL mode.
@@ -131,17 +132,17 @@ impl Source {
         &mut self.follower
     }
 
-    /// Returns a group without commits, for the commits after a position.
+    /// Returns an empty group for the commits after a position.
     pub fn group_after(&self, position: u64) -> LogGroup {
         LogGroup::new(Group::new(self.page_bytes(), self.id()), position)
     }
 
-    /// Adds to a group the commits that follow on it. Stops at the end of the log, at the position `until`, or when
-    /// the group is full. A transaction that does not fit into the group is left out. But if `large` is set, an empty
-    /// group takes a transaction of any size.
+    /// Adds the next commits of the log to a group. Stops at the end of the log, at the position `until`, or when the
+    /// group is full. Leaves out a transaction that does not fit into the group. But if `large` is set, an empty group
+    /// takes a transaction of any size.
     ///
     /// # Errors
-    /// The kind is `LostPlace` if the log no longer has the commits that follow.
+    /// The kind is `LostPlace` if the log has dropped the next commits.
     pub fn collect(&mut self, found: &mut LogGroup, until: Option<u64>, large: bool) -> Result<(), LogError> {
         found.is_stuck = false;
         while until.is_none_or(|until| found.position < until) && !found.group.is_full() {
@@ -162,11 +163,11 @@ impl Source {
         Ok(())
     }
 
-    /// Reads the images of a group, so that it no longer needs the log.
+    /// Copies the images of a group out of the log, so that the group no longer needs the log.
     ///
     /// # Errors
-    /// The source's kind is `LostPlace` if the log has started over since the commits were collected; the log cannot
-    /// be read; the file system of temporary files is full.
+    /// A `LogError` of the kind `LostPlace` if the log has started over since the commits were collected; the log
+    /// cannot be read; the file system of temporary files is full.
     pub fn hold(&mut self, found: &mut LogGroup) -> Result<()> {
         let mut page = vec![0; self.page_bytes() as usize];
         found.held.seek(SeekFrom::Start(found.held_bytes))?;
@@ -182,8 +183,8 @@ impl Source {
         Ok(())
     }
 
-    /// Encodes commits that follow on a mark. Returns the file and the mark after the commits; `None` if there are no
-    /// commits.
+    /// Encodes a group of commits as the transactions after the mark `after`. Returns the file, and the mark of its
+    /// last transaction; `None` if the group has no commit.
     ///
     /// # Errors
     /// As [`Source::hold`].
@@ -198,7 +199,7 @@ impl Source {
         })
     }
 
-    /// Waits until there is a commit after a position, for at most `limit`. Returns whether there is one.
+    /// Waits for at most `limit` until there is a commit after a position. Returns whether there is one.
     ///
     /// # Errors
     /// As [`Source::collect`].

@@ -1,4 +1,4 @@
-//! Uploads commits, and snapshots while they are being encoded.
+//! Uploads commits. Also uploads snapshots, while another thread encodes them.
 
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 
@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use crate::group::Mark;
 use crate::hold::Held;
 
-/// The size in bytes of the pieces in which a long file is read and uploaded.
+/// The size in bytes of the pieces in which a large file is read and uploaded.
 const PIECE: usize = 1 << 20;
-/// The number of pieces that wait for the upload while the next one is made.
+/// The number of encoded pieces that may wait for their upload.
 const PIECES: usize = 2;
 
 /// Uploads commits.
@@ -53,7 +53,8 @@ fn of_file(source: io::Error) -> ArchiveError {
     ArchiveError::File { path: "a temporary file".to_owned(), source }
 }
 
-/// Encodes a snapshot into pieces, which another task uploads. Calls `pace` with the number of bytes read.
+/// Encodes a snapshot, and sends it in pieces to the task that uploads them. Calls `pace` with the number of
+/// bytes after each read.
 ///
 /// # Errors
 /// The database cannot be read; the upload has ended.
@@ -78,7 +79,7 @@ pub fn encode_snapshot(
     Ok(encoder.finish()?.0.flush()?)
 }
 
-/// Returns a sender for the pieces of a snapshot, and the stream that receives them.
+/// Returns a sender for the pieces of a snapshot, and a stream from which the upload takes them.
 pub fn channel()
 -> (mpsc::Sender<Result<Bytes, ArchiveError>>, impl Stream<Item = Result<Bytes, ArchiveError>> + Unpin + Send)
 {

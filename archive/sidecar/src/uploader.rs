@@ -1,5 +1,5 @@
-//! Uploads groups of commits, and acknowledges them. Before the uploader acknowledges commits, it *looks* whether
-//! another primary has claimed the next generation of the archive.
+//! Uploads groups of commits, and acknowledges them. Before it acknowledges commits, it *looks* whether another primary
+//! has claimed the next generation of the archive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,62 +20,63 @@ use crate::group::Mark;
 use crate::source::{LogGroup, Source};
 use crate::upload::upload_group;
 
-/// How often the sidecar checks during an upload whether a connection wants to start the log over.
+/// During an upload, how often the sidecar checks whether a connection wants to start the log over.
 const ASKED: Duration = Duration::from_millis(1);
-/// How often the sidecar shows how much the archive lacks.
+/// How often the sidecar publishes how much the archive lacks.
 const SHOWN: Duration = Duration::from_millis(100);
 /// How often the sidecar checks whether the commits that it expects have come.
 const GATHERED: Duration = Duration::from_micros(200);
-/// If the previous group took less than this time, the sidecar uploads no group while a look runs. With such a fast
-/// archive the processors are busy, and smaller groups cost more processor time for each commit.
+/// If the previous group took less time than this, the sidecar uploads no group while a look runs. In that case the
+/// archive is so fast that the processors are the bottleneck, and smaller groups would cost more processor time for
+/// each commit.
 const SLOW: Duration = Duration::from_millis(10);
-/// Decides whether the next group waits until the running look ends. It waits if it has fewer commits than the look
-/// acknowledges, divided by this number.
+/// While a look runs, the sidecar uploads the next group only if the group is large enough. It must have at least as
+/// many commits as the look acknowledges, divided by this number.
 const STRAGGLERS: u64 = 4;
 
 /// Uploads groups of commits.
 ///
 /// The log keeps the commits that are not in the archive yet. But while connections commit all the time, there are
 /// always such commits, and the log would grow up to its limit. So when a connection wants to start the log over, it
-/// asks the sidecar. The sidecar then reads the log to its end, holds what it has read, and lets go of the log. If
-/// the sidecar dies before these commits are in the archive, the log may have started over, and a snapshot closes the
-/// gap.
+/// asks the sidecar. The sidecar then reads the log to its end, holds the commits itself, and releases its pin on the
+/// log. If the sidecar dies before these commits are in the archive, the log may have dropped them. Then the archive
+/// has a gap, and a new generation begins with a snapshot.
 ///
 /// If commits wait for the archive, the sidecar uploads the next group during the look that acknowledges the previous
-/// one. Invariant 66 allows this, because it asks only that a look begins after the upload of what it acknowledges.
-/// At any time there is at most one look, and at most one upload, so that the archive never has a gap.
+/// group. Invariant 66 allows this: it requires only that a look begins after the upload of the commits that it
+/// acknowledges. At any time there is at most one look and at most one upload, so that the archive never has a gap.
 pub struct Uploader<'a> {
     runtime: &'a Handle,
     beside: &'a Beside,
-    /// Whether to stop. Once it is set, the uploader answers no request to start the log over.
+    /// Whether to stop. Once this is set, the uploader ignores requests to start the log over.
     stop: &'a AtomicBool,
     primary: Arc<Primary>,
-    /// The position up to which the log may drop its commits: they are in the archive, or the sidecar holds them.
+    /// The position up to which the log may drop its commits, because the archive has them or the sidecar holds them.
     pinned: u64,
-    /// The mark after the commits that are in the archive, acknowledged or not.
+    /// The mark of the last transaction in the archive, whether it is acknowledged or not.
     stored: Mark,
-    /// The time at which the last upload of these commits began.
+    /// The time at which the upload of that transaction began.
     stored_since: Instant,
-    /// The running upload and the running look. This thread itself runs them while it waits for them. If other
+    /// The running upload and the running look. The uploader's own thread runs them while it waits for them. If other
     /// threads ran them, the heap of each of those threads would keep the memory of their buffers.
     tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     /// The size of the group that is being uploaded.
     uploading: Option<Behind>,
     /// The number of commits that the running look acknowledges; `None` if no look runs.
     looking: Option<u64>,
-    /// The group to upload next, if it is encoded already, for example because its upload has failed. This group no
-    /// longer needs the log.
+    /// The next group to upload, if it is already encoded, for example because its upload has failed before. This group
+    /// no longer needs the log.
     failed: Option<Encoded>,
     /// The position after the last group that was encoded.
     encoded: u64,
-    /// The commits that were read for the next group.
+    /// The commits for the next group that were read from the log so far.
     next: LogGroup,
     gathering: Gathering,
-    /// The time at which the uploader last showed how much the archive lacks.
+    /// The time at which the uploader last published how much the archive lacks.
     shown: Instant,
 }
 
-/// A group of commits as an object of the archive.
+/// A group of commits, encoded as an object of the archive.
 struct Encoded {
     file: SpooledTempFile,
     after: Mark,
@@ -86,18 +87,18 @@ struct Encoded {
 struct Look {
     after: Mark,
     commits: u64,
-    /// The time at which the last upload of these commits began.
+    /// The time at which the upload of the last of these commits began.
     since: Instant,
 }
 
-/// A task that has ended, with its result.
+/// The result of a task that has ended.
 enum Event {
     Uploaded(Instant, Encoded, Result<()>),
     Looked(Look, Result<u64, ArchiveError>),
 }
 
 impl<'a> Uploader<'a> {
-    /// Makes an uploader for the commits that a log has after a mark.
+    /// Makes an uploader for those commits of a log that come after the mark `after`.
     pub fn new(
         runtime: &'a Handle,
         beside: &'a Beside,
@@ -126,9 +127,9 @@ impl<'a> Uploader<'a> {
         }
     }
 
-    /// Archives the next commits, up to the position `until` if it is given. Returns `false` if there were none.
-    /// Otherwise wakes the connections that wait for the acknowledged commits, and moves `mark` to the last of these
-    /// commits. Uploads of later commits may still be running.
+    /// Archives the next commits, and, if `until` is given, only those up to this position. Returns `false` if there
+    /// were none. Otherwise wakes the connections that wait for the acknowledged commits, and moves `mark` to the last
+    /// of these commits. Uploads of later commits may still be running.
     ///
     /// # Errors
     /// Those of the log, of [`Primary::upload`] and of [`Primary::acknowledge`]. The uploader keeps what it has read
@@ -137,7 +138,8 @@ impl<'a> Uploader<'a> {
         loop {
             self.begin_look(mark);
             let is_gathering = match self.begin_upload(source, until) {
-                // The uploader first waits for the running upload and look. The error comes again after that.
+                // The uploader first waits for the running upload and look. Then it calls `begin_upload` again, which
+                // returns the error again.
                 Err(_) if self.is_busy() => false,
                 begun => begun?,
             };
@@ -146,8 +148,8 @@ impl<'a> Uploader<'a> {
             }
             match self.wait(if is_gathering { GATHERED } else { ASKED }) {
                 None => {
-                    // If this fails, the next upload reports the error. Until then the running upload and look go
-                    // on.
+                    // Ignore an error here, because the next upload reports it. Until then the running upload and look
+                    // continue.
                     drop(self.answer(source, until));
                     if self.shown.elapsed() > SHOWN {
                         let _ = self.show_behind(source);
@@ -176,7 +178,7 @@ impl<'a> Uploader<'a> {
         }
     }
 
-    /// Begins a look, if there is something to acknowledge.
+    /// Begins a look, if the archive has commits that are not acknowledged.
     fn begin_look(&mut self, mark: &Mark) {
         if self.looking.is_some() || self.stored.txid == mark.txid {
             return;
@@ -188,7 +190,7 @@ impl<'a> Uploader<'a> {
         self.tasks.push(Box::pin(async move { Event::Looked(look, primary.acknowledge().await) }));
     }
 
-    /// Begins to upload the next group, if it is time. Returns whether the group waits for further commits.
+    /// Begins to upload the next group, if it need not wait. Returns whether the group waits for further commits.
     fn begin_upload(&mut self, source: &mut Source, until: Option<u64>) -> Result<bool> {
         if self.uploading.is_some() {
             return Ok(false);
@@ -221,7 +223,7 @@ impl<'a> Uploader<'a> {
         Ok(false)
     }
 
-    /// Waits until the upload or the look has ended, for at most `limit`.
+    /// Waits for at most `limit` until the upload or the look has ended.
     fn wait(&mut self, limit: Duration) -> Option<Event> {
         if self.tasks.is_empty() {
             std::thread::sleep(limit);
@@ -236,15 +238,15 @@ impl<'a> Uploader<'a> {
         Some(event)
     }
 
-    /// Reads and encodes the next group of commits, up to a position. Returns `None` if there is none.
+    /// Reads and encodes the next group of commits, up to the position `until` if it is given. Returns `None` if there
+    /// are no commits.
     fn encode(&mut self, source: &mut Source, until: Option<u64>) -> Result<Option<Encoded>> {
         match source.collect(&mut self.next, until, true) {
-            // The group holds commits that are older than those that the log has lost, so the held commits come
-            // first.
+            // The log has dropped commits. But the group holds earlier commits, so the uploader archives these first.
             Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
             collected => collected?,
         }
-        // This check comes after the read. So it notices if anything other than a commit has changed the database
+        // This check comes after the read. So it notices if something other than a commit has changed the database
         // before these commits.
         if self.beside.is_broken(source.id())? {
             return Ok(None);
@@ -256,8 +258,8 @@ impl<'a> Uploader<'a> {
         Ok(Some(Encoded { file, after, size }))
     }
 
-    /// If a connection wants to start the log over, reads the log to its end or up to `until`, holds what it has
-    /// read, and lets go of the log. Returns `false` if the uploader can hold no more.
+    /// If a connection wants to start the log over, reads the log to its end or up to `until`, holds the commits
+    /// itself, and moves its pin on the log. Returns `false` if the uploader can hold no more.
     ///
     /// # Errors
     /// Those of the log, and of the file system of temporary files.
@@ -275,7 +277,7 @@ impl<'a> Uploader<'a> {
         Ok(true)
     }
 
-    /// Pins the log after the commits that are in the archive or that the sidecar holds.
+    /// Pins the log after those commits that the archive has or the sidecar holds.
     ///
     /// # Errors
     /// The kind is `LostPlace` if the log no longer has the commits after the pin.
@@ -283,7 +285,7 @@ impl<'a> Uploader<'a> {
         source.follower().pin(self.pinned).map(drop)
     }
 
-    /// Shows how much the archive lacks, and returns it.
+    /// Publishes how much the archive lacks, and returns it.
     ///
     /// # Errors
     /// Those of the log.
@@ -305,13 +307,13 @@ impl<'a> Uploader<'a> {
 }
 
 /// Decides when the next group begins. Connections whose commits were just acknowledged commit again at once, but not
-/// all in the same moment. A commit that misses the next group waits for two uploads, so the group waits a while for
-/// these connections.
+/// all at the same moment. A commit that comes too late for the next group waits for two uploads. So the group waits a
+/// while for these connections.
 ///
 /// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of one
-/// group commit, the other group is uploaded. So a group may begin with half of the expected commits, if at most half
-/// as many other commits are being acknowledged. If connections take little time to commit, a second group would gain
-/// nothing and cost twice the requests.
+/// group commit, the other group is uploaded. So a group may begin when half of the expected commits have come. But it
+/// must then be at least twice as large as the group that is being acknowledged. If connections commit quickly, a
+/// second group would gain nothing and would cost twice the requests.
 struct Gathering {
     /// The number of commits that the next group should have.
     expected: u64,
@@ -319,14 +321,14 @@ struct Gathering {
     since: Instant,
     /// The time that the previous group took, from the beginning of its upload to its acknowledgement.
     took: Duration,
-    /// The number of commits that have come. `came` is the time at which the last one came.
+    /// The number of commits that have come for the next group. `came` is the time at which the last of them came.
     had: u64,
     came: Instant,
 }
 
-/// Limits how long a group waits for all commits that it expects: for the time that the previous group took, divided
-/// by this number. `GATHERING_NEXT` is the divisor for the wait for the next expected commit, and for the wait for
-/// half of them.
+/// The limits of a group's waiting, as fractions of the time that the previous group took. A group waits for all its
+/// expected commits for at most that time divided by `GATHERING`. If no commit has come for that time divided by
+/// `GATHERING_NEXT`, it waits no longer. After that shorter time, half of the expected commits are enough too.
 const GATHERING: u32 = 2;
 const GATHERING_NEXT: u32 = 8;
 
@@ -335,15 +337,15 @@ impl Gathering {
         Self { expected: 0, since: now, took: Duration::ZERO, had: 0, came: now }
     }
 
-    /// Expects the commits that wait already, and one more for each commit that was just acknowledged. `took` is the
-    /// time that the group of the acknowledged commits took.
+    /// Expects the commits that are already waiting, and one more for each commit that was just acknowledged. `took` is
+    /// how long the acknowledged group took.
     fn expect(&mut self, waiting: u64, acknowledged: u64, took: Duration, now: Instant) {
         self.expected = self.expected.max(waiting) + acknowledged;
         (self.since, self.took) = (now, took);
     }
 
-    /// Returns whether the group may begin with the commits that wait, while `others` other commits are being
-    /// acknowledged.
+    /// Returns whether the group need not wait longer. `waiting` commits have come for it, and a look is acknowledging
+    /// `others` other commits.
     fn is_over(&mut self, waiting: u64, others: u64, now: Instant) -> bool {
         if waiting > self.had {
             (self.had, self.came) = (waiting, now);
@@ -353,14 +355,14 @@ impl Gathering {
         }
         let (since, next) = (now - self.since, self.took / GATHERING_NEXT);
         if since >= self.took / GATHERING || now - self.came.max(self.since) >= next {
-            // The group no longer expects connections that have not committed by now.
+            // From now on the group does not expect the connections that have not committed yet.
             self.expected = 0;
             return true;
         }
         since >= next && waiting >= self.expected.div_ceil(2).max(2 * others)
     }
 
-    /// Notes that a group of `commits` commits has begun.
+    /// Records that a group of `commits` commits has begun.
     fn begin(&mut self, commits: u64) {
         self.expected = self.expected.saturating_sub(commits);
         self.had = 0;
@@ -377,7 +379,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Returns the state after a group of 100 commits was acknowledged, and the time of the acknowledgement.
+    /// Returns the state just after a group of 100 commits was acknowledged, and the time of that acknowledgement.
     fn after_a_group() -> (Gathering, Instant) {
         let now = Instant::now();
         let mut gathering = Gathering::new(now);

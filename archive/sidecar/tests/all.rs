@@ -1,4 +1,5 @@
-//! The sidecar from end to end: the real program beside databases that are used, killed, moved and taken over.
+//! Tests the sidecar from end to end. The tests run the real program beside databases that are used, killed,
+//! moved and taken over.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod common;

@@ -1,4 +1,4 @@
-//! Tests of standbys. One of them becomes the primary after the old primary was stopped at any moment.
+//! Tests of standbys. The old primary is stopped at a random moment, and a standby becomes the primary.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
 
-/// Returns the last number that a writer has recorded. Returns 0 if no commit of the writer was acknowledged. The
-/// first record does not count, because it is what the writer found.
+/// Returns the last number that a writer has recorded; 0 if none of its commits was acknowledged. This function skips
+/// the first record: there a writer records the number that it found at its start.
 fn acknowledged(machine: &Machine) -> i64 {
     let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)
@@ -39,7 +39,7 @@ fn fail_over(engine: Engine, seed: u64) {
         Sidecar::start(program().args(["follow", &place.url(), "--interval", "10ms"]).arg(new.database()))
     });
     std::thread::sleep(Duration::from_millis(300 + rng.below(300)));
-    // The test stops the old primary, whatever the primary is doing.
+    // Stop the old primary in the middle of its work, whatever it is doing.
     sidecar.signal(Signal::STOP);
     if let Some(standby) = standby {
         standby.end();
@@ -52,7 +52,7 @@ fn fail_over(engine: Engine, seed: u64) {
     sidecar.signal(Signal::CONT);
     let said = sidecar.failed();
     assert!(said.contains("taken over") || said.contains("primary"), "{said}");
-    // No commit of the old primary is acknowledged any more.
+    // From now on, no commit of the old primary is acknowledged.
     std::thread::sleep(Duration::from_millis(100));
     assert!(acknowledged(&old) <= had, "{engine:?} seed {seed}: {} after {had}", acknowledged(&old));
     assert!(!writing.has_ended() || acknowledged(&old) <= had);
@@ -84,7 +84,7 @@ fn a_new_primary_has_all_that_was_acknowledged_and_fences_the_old_one() {
     }
 }
 
-/// Stock SQLite reads a standby while the standby is updated.
+/// Stock SQLite reads a standby while `duralite follow` updates the standby.
 #[test]
 fn a_standby_is_consistent_while_it_is_updated() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -144,7 +144,7 @@ fn a_standby_is_consistent_while_it_is_updated() {
     conn.close().unwrap();
     sidecar.until_plain(&machine);
     sidecar.end();
-    // `follow` can also make a copy of an earlier moment.
+    // `follow` can also make a copy of the database as it was at an earlier moment.
     let past = machine.fixture.path("past.db");
     done(program().args(["follow", &place.url(), "--txid", &moment.to_string()]).arg(&past));
     integrity(&stock(&past));
@@ -157,7 +157,7 @@ fn a_standby_is_consistent_while_it_is_updated() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("another process"));
 }
 
-/// A follower begins again if its copy is ahead of where the new primary begins, or on another line.
+/// If a new generation does not continue the state of a follower's copy, the follower replaces the whole copy.
 #[test]
 fn a_standby_goes_over_to_a_new_generation() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -180,7 +180,7 @@ fn a_standby_goes_over_to_a_new_generation() {
     }
 }
 
-/// The program has moved a copy back, and dies before it has noted that.
+/// The program has moved a copy back to an earlier state, but dies before it has recorded that.
 #[test]
 fn a_copy_whose_move_was_cut_short_begins_again() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -196,7 +196,7 @@ fn a_copy_whose_move_was_cut_short_begins_again() {
         command
     };
     done(&mut follow(&["--once"]));
-    // While another connection holds WRITE, the move has begun but cannot change anything.
+    // Another connection holds WRITE. So the program has begun the move, but cannot change the copy.
     let conn = stock(&replica);
     run(&conn, "BEGIN IMMEDIATE").unwrap();
     let mut moving = Sidecar::start(&mut follow(&["--txid", &moment]));
@@ -213,7 +213,8 @@ fn a_copy_whose_move_was_cut_short_begins_again() {
     assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 2);
 }
 
-/// An archive that Litestream has made has no generations. The prefix of one generation by itself is such an archive.
+/// An archive that Litestream has made has no generations. If a URL names the prefix of one generation, the program
+/// treats that prefix as such an archive.
 #[test]
 fn a_copy_follows_an_archive_without_generations() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -233,13 +234,13 @@ fn a_copy_follows_an_archive_without_generations() {
         machine.session(&[&format!("INSERT INTO t VALUES({number})")]);
         machine.once(&place);
     }
-    // Nobody prunes this archive, because it is Litestream's.
+    // This archive counts as Litestream's, so Duralite deletes nothing in it.
     done(program().args(["prune", "--keep", "0s", &url]));
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// To become a primary, a copy must have no other user for a moment. If somebody reads the copy, `promote` notices
-/// that before it fences the old primary.
+/// A copy can become a primary only if no other process has it open for a moment. If a process reads the copy,
+/// `promote` notices that before it fences the old primary.
 #[test]
 fn a_copy_that_is_read_is_not_promoted_and_nobody_is_fenced() {
     let (old, new, place) =
@@ -269,7 +270,7 @@ fn a_promotion_that_fails_behind_the_claim_is_run_again() {
         (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()), Place::new());
     old.session(&["CREATE TABLE t(x)", "INSERT INTO t VALUES(1)"]);
     old.once(&place);
-    // The directory of the next generation's objects cannot be made.
+    // A file has the name of the directory for the next generation's objects. So the directory cannot be created.
     let objects = place.path().join("g0000000000000002");
     std::fs::write(&objects, "").unwrap();
     refused(&mut new.promote(&place));
@@ -283,7 +284,7 @@ fn a_promotion_that_fails_behind_the_claim_is_run_again() {
     assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 2);
 }
 
-/// A sidecar that has nothing to archive learns of a takeover too. It ends, and leaves a note for programs that open
+/// Even a sidecar that has nothing to archive notices a takeover. It ends, and leaves a record for programs that open
 /// the database later.
 #[test]
 fn inv70_commits_fail_at_once_on_a_machine_whose_archive_was_taken_over() {
@@ -307,13 +308,14 @@ fn inv70_commits_fail_at_once_on_a_machine_whose_archive_was_taken_over() {
         conn.close().unwrap();
     };
     fails_at_once();
-    // A sidecar that starts again reports the same. So do commits while a program has the database open.
+    // A sidecar that starts again fails with the same error. Commits fail at once, even while another program has the
+    // database open.
     let conn = old.open("");
     run(&conn, "INSERT INTO t VALUES(2)").unwrap();
     assert!(refused(&mut old.replicate(NAME, &place)).contains("another is the primary"));
     fails_at_once();
     conn.close().unwrap();
-    // The fence holds for one archive. In another archive this machine may be the primary.
+    // The fence applies to one archive only. In another archive this machine may be the primary.
     let other = Place::new();
     let identity = DatabaseIdentity::of(&old.database()).unwrap();
     ArchiveFile::enable(&identity, &other.url(), 0, new_token().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The LTX files that groups of commits become.
+//! Tests the LTX files that are made from groups of commits.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 
@@ -7,11 +7,11 @@ use duralite_sidecar::group::{Commit, Group, Mark};
 
 const LOG: LogId = LogId([7; 16]);
 
-/// Commits. Each has the size of the database after it, and the pages that it has written. One byte stands for the
-/// image of a page.
+/// Commits. Each has the size of the database in pages after the commit, and the pages that it has written. For each
+/// page, one byte stands for the image.
 type Commits<'a> = &'a [(u32, Vec<(u32, u8)>)];
 
-/// Returns the file of these commits. The first commit becomes the transaction `min`.
+/// Returns the file that has these commits. The first commit becomes the transaction `min`.
 fn file(commits: Commits<'_>, min: u64) -> Vec<u8> {
     let mut group = Group::new(512, LOG);
     for (at, (db_pages, pages)) in (min..).zip(commits) {
@@ -31,7 +31,7 @@ fn file(commits: Commits<'_>, min: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the pages of a file, with the first byte of each.
+/// Returns the numbers of the pages in a file, with the first byte of each page.
 fn pages(file: &[u8]) -> Vec<(u32, u8)> {
     let mut decoder = duralite_ltx::Decoder::new(file).unwrap();
     let (mut pages, mut page) = (Vec::new(), [0; 512]);
@@ -46,7 +46,7 @@ fn pages(file: &[u8]) -> Vec<(u32, u8)> {
 fn inv69_pages_that_were_cut_off_and_taken_again_are_zeros() {
     let commits = [(9, vec![(1, 1), (8, 1), (9, 1)]), (5, vec![(1, 2)]), (9, vec![(1, 3), (9, 3)])];
     assert_eq!(pages(&file(&commits, 4)), [(1, 3), (6, 0), (7, 0), (8, 0), (9, 3)]);
-    // A file lacks the pages after the end of the database at the last commit.
+    // The last commit has cut off the pages after page 5, so the file does not have them.
     assert_eq!(pages(&file(&commits[..2], 4)), [(1, 2)]);
     // The first commit of a new group adds no pages of zeros, although it may have made the database longer.
     assert_eq!(pages(&file(&commits[2..], 4)), [(1, 3), (9, 3)]);

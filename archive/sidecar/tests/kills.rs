@@ -1,5 +1,5 @@
-//! Writers, sidecars and S3 servers die at any moment. A restore made only from the archive has a prefix of what was
-//! committed, and with `replicated=on` everything that was acknowledged.
+//! Writers, sidecars and S3 servers are killed at random moments. A restore that uses only the archive must have a
+//! prefix of the committed transactions. With `replicated=on` it must have every acknowledged one.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -9,19 +9,18 @@ use duralite_testkit::{Actor, Engine, Ledger, Rng, for_seeds, one};
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, until};
 
-/// Returns the number of rounds on all engines together. `make proof` asks for more rounds.
+/// Returns the number of rounds, summed over all engines. `make proof` asks for more rounds.
 fn rounds() -> u64 {
     std::env::var("SIDECAR_KILLS").map_or(16, |rounds| rounds.parse().unwrap())
 }
 
-/// Returns the numbers that writers have recorded, from the index `from` on.
+/// Returns the numbers that writers have recorded, beginning with the index `from`.
 fn recorded(path: &Path, from: usize) -> Vec<i64> {
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(from).map(|number| i64::from_le_bytes(*number)).collect()
 }
 
-/// Returns how many transactions a restore of the archive has. Checks that these are the first ones that were
-/// committed.
+/// Returns how many transactions a restored database has. Checks that these are the first ones that were committed.
 fn archived(place: &Place) -> i64 {
     let restored = place.restored(&[]);
     let conn = restored.open();
@@ -31,8 +30,8 @@ fn archived(place: &Place) -> i64 {
     }
 }
 
-/// The numbers of writers, sidecars and servers that were killed, and of commits that were acknowledged and
-/// committed meanwhile.
+/// How many writers, sidecars and servers the test has killed, and how many commits were acknowledged and committed
+/// meanwhile.
 #[derive(Default)]
 struct Killed {
     writers: u64,
@@ -42,7 +41,7 @@ struct Killed {
     committed: i64,
 }
 
-/// A machine with a sidecar, and the place with its archive.
+/// A machine with a sidecar, and the place of its archive.
 struct Scene {
     machine: Machine,
     place: Place,
@@ -63,7 +62,7 @@ impl Scene {
         self.sidecar = Some(self.machine.sidecar(&self.place));
     }
 
-    /// Kills the server, if the archive is on one.
+    /// Kills the server, if the archive is on a server.
     fn kill_server(&mut self) {
         if let Some(server) = &mut self.place.server {
             server.kill();
@@ -77,7 +76,7 @@ impl Scene {
         }
     }
 
-    /// Kills the sidecar, the server or both while the writer writes, and starts them again.
+    /// Kills the sidecar, the server or both while a writer commits, and starts them again.
     fn strike(&mut self, rng: &mut Rng) {
         let pause = Duration::from_millis(rng.below(100));
         match rng.below(3) {
@@ -100,8 +99,8 @@ impl Scene {
         }
     }
 
-    /// Ends a round. The writer dies, and perhaps also the sidecar and the server, in any order. The server comes
-    /// back.
+    /// Ends a round. Kills the writer, and perhaps also the sidecar and the server, in a random order. Starts the
+    /// server again.
     fn end(&mut self, rng: &mut Rng, writer: Actor) {
         let (mut writer, mut order) = (Some(writer), vec![0, 1, 2]);
         order.rotate_left(rng.below(3) as usize);
@@ -123,8 +122,7 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(rng.below(20)));
         }
         if self.place.server.is_some() {
-            // If the server lives, the test kills it once more, so that each restore reads what a killed server has
-            // left.
+            // If the server still runs, kill it too, so that each restore reads what a killed server has left.
             self.kill_server();
             self.start_server();
         }
@@ -157,7 +155,7 @@ fn kill_and_restore(engine: Engine, seed: u64, settings: &str, rounds: u64) -> K
         }
         std::thread::sleep(Duration::from_millis(rng.below(200)));
         scene.end(&mut rng, writer);
-        // The first record of a writer is what it found at its start. The archive need not have that.
+        // In its first record, a writer records what it found at its start. The archive need not have that.
         let recorded = recorded(&acknowledgements, known + 1);
         scene.killed.acknowledged += recorded.len() as i64;
         acknowledged = recorded.last().copied().unwrap_or(0).max(acknowledged);
@@ -179,7 +177,7 @@ fn kill_and_restore(engine: Engine, seed: u64, settings: &str, rounds: u64) -> K
     killed
 }
 
-/// Runs the kills on every engine, and prints a row of the table in `docs/fault-model.md`.
+/// Kills processes on every engine, and prints a row for the table in `docs/fault-model.md`.
 fn kills(what: &str, first_seed: u64, settings: &str) {
     let (began, engines) = (Instant::now(), Engine::all());
     let share = rounds().div_ceil(engines.len() as u64);
@@ -214,7 +212,7 @@ fn a_restore_is_a_prefix_whoever_dies() {
     kills("replicated=off", 1000, "");
 }
 
-/// A sidecar that dies while it takes the first snapshot begins again.
+/// If a sidecar dies while it takes the first snapshot, the next sidecar begins anew.
 #[test]
 fn a_sidecar_that_dies_at_any_moment_of_its_first_snapshot_begins_again() {
     for_seeds(6, |seed| {

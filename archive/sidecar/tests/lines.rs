@@ -1,4 +1,4 @@
-//! When the archive goes on in its generation, and when it begins a new one.
+//! Tests when the archive continues its generation, and when it begins a new one.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, patient};
 
-/// Returns a database that was archived once. No sidecar runs now.
+/// Returns a database that is completely archived. No sidecar runs any more.
 fn begun(engine: Engine) -> (Machine, Place) {
     let (machine, place) = (Machine::new(engine), Place::new());
     machine.session(&["CREATE TABLE t(x, y)", "INSERT INTO t VALUES(0, randomblob(9000))"]);
@@ -19,7 +19,8 @@ fn begun(engine: Engine) -> (Machine, Place) {
     (machine, place)
 }
 
-/// Archives everything. Checks that the archive then equals the database, and that its generations have these lines.
+/// Archives everything. Checks that the archive then equals the database, and that the start records of its generations
+/// name these lines.
 #[track_caller]
 fn archived(machine: &Machine, place: &Place, lines: &[&str]) {
     machine.once(place);
@@ -29,8 +30,8 @@ fn archived(machine: &Machine, place: &Place, lines: &[&str]) {
     machine.fixture.assert_plain(NAME);
 }
 
-/// A process that closes a log first removes the guard, and then notes the state of the database file. A sidecar that
-/// looks in between waits.
+/// A process that closes a log first removes the guard, and then records the state of the database file. A sidecar that
+/// looks between these two steps waits.
 #[test]
 fn inv72_a_log_that_is_being_closed_is_waited_for() {
     for engine in Engine::all() {
@@ -78,7 +79,7 @@ fn backlogs_of_many_closes_are_drained() {
             .filter(|name| name.to_string_lossy().starts_with("app.db-archive-"))
             .collect();
         assert!(backlogs.is_empty(), "{engine:?}: {backlogs:?}");
-        // If nothing is new, the sidecar uploads nothing.
+        // If there is nothing new, the sidecar uploads nothing.
         archived(&machine, &place, &["first"]);
         assert_eq!(place.newest(), newest, "{engine:?}");
     }
@@ -93,7 +94,7 @@ fn a_log_that_a_dead_process_left_is_drained() {
         assert_eq!(dead.run("INSERT INTO t VALUES(2, randomblob(30000))"), "");
         assert_eq!(dead.run("INSERT INTO t VALUES(3, 3)"), "");
         dead.kill();
-        // After recovery of a log, ppl no longer has each transaction by itself.
+        // After the recovery of a log, `ppl` can no longer tell single transactions apart.
         let lines: &[&str] = if engine == Engine::PPL { &["first", "gap"] } else { &["first"] };
         archived(&machine, &place, lines);
         assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 4);
@@ -109,7 +110,7 @@ fn what_stock_sqlite_changes_begins_another_line() {
         run(&plain, "INSERT INTO t VALUES(7, randomblob(5000))").unwrap();
         plain.close().unwrap();
         archived(&machine, &place, &["first", "other"]);
-        // A session through Duralite before the sidecar runs again makes no difference.
+        // It makes no difference if programs use Duralite before and after stock SQLite changes the database.
         machine.session(&["INSERT INTO t VALUES(8, 8)"]);
         let plain = stock(&machine.database());
         run(&plain, "DELETE FROM t WHERE x = 7").unwrap();
@@ -151,8 +152,8 @@ fn a_journal_mode_that_goes_and_comes_back_begins_another_line() {
         for is_running in [false, true] {
             let since = std::time::Instant::now();
             let sidecar = is_running.then(|| machine.sidecar(&place));
-            // A sidecar that has found the log uses it, and then no other process can change the journal mode. So the
-            // test stops the sidecar meanwhile.
+            // If a sidecar has found the log, it keeps the log open, and then no other process can change the journal
+            // mode. So the test stops the sidecar meanwhile.
             let signal = |signal| sidecar.iter().for_each(|sidecar| sidecar.signal(signal));
             signal(Signal::STOP);
             let conn = patient(&machine.fixture.uri(NAME, ""));
@@ -222,7 +223,7 @@ fn a_log_that_started_over_without_a_sidecar_leaves_a_gap() {
     }
 }
 
-/// A process keeps the database open all the time, so the log is never closed.
+/// One process keeps the database open all the time, so the log is never closed.
 #[test]
 fn a_log_that_started_over_while_the_sidecar_was_away_leaves_a_gap() {
     for engine in Engine::all() {
@@ -245,12 +246,13 @@ fn a_log_that_started_over_while_the_sidecar_was_away_leaves_a_gap() {
     }
 }
 
-/// A power loss may take back commits that were acknowledged before they were durable (`durability=normal`), even
-/// some that the archive has. Returns a database that has lost three of six commits in this way. No sidecar runs now.
+/// With `durability=normal`, commits are acknowledged before they are durable. A power loss may undo such commits, even
+/// some that the archive has. Returns a database that has lost three of six commits in this way. No sidecar runs any
+/// more.
 fn robbed() -> (Machine, Place) {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
     machine.session(&["CREATE TABLE t(x)"]);
-    // Commits these numbers. Returns what is on the disks after all processes have died.
+    // Commits these numbers, and kills all processes. Returns the contents of the disks at that moment.
     let commit = |numbers: std::ops::Range<u32>| {
         let sidecar = machine.sidecar(&place);
         let mut writer = Actor::sql(&machine.fixture.uri(NAME, FOR_EVER));
@@ -270,7 +272,7 @@ fn robbed() -> (Machine, Place) {
     (machine, place)
 }
 
-/// Makes `commits` commits while no sidecar runs, and then archives the log while the connection is still open.
+/// Makes `commits` commits while no sidecar runs. Then archives the log while the connection is still open.
 fn archive_beside(commits: u32) {
     let (machine, place) = robbed();
     let conn = machine.open("");
@@ -283,19 +285,19 @@ fn archive_beside(commits: u32) {
     assert_eq!(place.lines(), ["first", "other"], "{commits} commits");
 }
 
-/// The log has given the positions of the lost commits to other commits.
+/// Other commits now have the log positions that the lost commits had.
 #[test]
 fn inv72_a_log_that_has_lost_what_the_archive_has_begins_another_line() {
     archive_beside(5);
 }
 
-/// The log has not come back to the position that the archive has.
+/// The archive has commits up to a later position than the log does.
 #[test]
 fn inv72_a_log_that_ends_before_what_the_archive_has_begins_another_line() {
     archive_beside(1);
 }
 
-/// Makes `commits` commits, closes the log, and then archives what the log has left.
+/// Makes `commits` commits, and closes the log. Then archives what the log has left behind.
 fn archive_behind(commits: u32) {
     let (machine, place) = robbed();
     let numbers = (0..commits).map(|number| format!("INSERT INTO t VALUES({})", number + 10));
@@ -306,7 +308,7 @@ fn archive_behind(commits: u32) {
 
 #[test]
 fn inv72_a_closed_log_that_has_lost_what_the_archive_has_begins_another_line() {
-    // The first log has as many commits as the archive, and the second one has more.
+    // In the first case the log has as many commits as the archive, and in the second case it has more.
     archive_behind(3);
     archive_behind(5);
 }

@@ -1,4 +1,4 @@
-//! Writers that never pause, so that the archive always lacks something.
+//! Writers commit without pauses, so that the archive always lacks something.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,11 +9,11 @@ use rusqlite::Connection;
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal};
 
 const WRITERS: usize = 4;
-/// The test counts that a log has started over only if it had this many frames before. A smaller log may have been at
-/// the archive's position by chance.
+/// If a log with at least this many frames becomes shorter, the test concludes that the log has started over. With
+/// fewer frames, the log could have started over because the archive happened to have everything.
 const FULL: i64 = 500;
 
-/// A number of commits that is greater than the number of frames with which a log starts over.
+/// More commits than a log takes before it starts over.
 const MANY: i64 = 3000;
 
 /// Returns the number of frames in the log.
@@ -29,7 +29,7 @@ fn write_until(machine: &Machine, stop: &AtomicBool) {
     }
 }
 
-/// Lets connections commit until the log has started over twice beside a sidecar that uploads once an hour.
+/// Lets connections commit until the log has started over twice, although the sidecar uploads only once an hour.
 fn start_over_twice(machine: &Machine, sidecar: &mut Sidecar) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost()
         machine.session(&["CREATE TABLE t(x)"]);
         let mut sidecar = slow_sidecar(&machine, &place);
         start_over_twice(&machine, &mut sidecar);
-        // The sidecar archives the commits that it holds before it ends.
+        // Before the sidecar ends, it archives the commits that it holds.
         sidecar.end();
         machine.once(&place);
         assert_no_gap(engine, &place);
@@ -75,15 +75,15 @@ fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost()
     }
 }
 
-/// Checks that one snapshot was enough. This does not hold for `ppl`. A log of `ppl` that is near its usual size, or
-/// whose transactions nobody pins, merges its transactions whether or not the archive has them.
+/// Checks that the archive has only one generation, and so no gap. Skips `ppl`: if a log of `ppl` is near its usual
+/// size, or if nobody pins its transactions, the log merges its transactions whether or not the archive has them.
 fn assert_no_gap(engine: Engine, place: &Place) {
     if engine != Engine::PPL {
         assert_eq!(place.lines(), ["first"], "{engine:?}");
     }
 }
 
-/// The sidecar tries a failed upload again, even if the log has started over since.
+/// The sidecar repeats a failed upload, even if the log has started over meanwhile.
 #[test]
 fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
@@ -103,7 +103,8 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
             let Behind { transactions, bytes, since_ms } = machine.behind();
             transactions > 0 && bytes > 0 && since_ms > 0
         });
-        // The sidecar tries an upload again and again. Meanwhile it lets go of the log once, and not again.
+        // The sidecar repeats a failing upload all the time. Meanwhile it releases its pin on the log once, and then no
+        // more.
         let rows = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
         let enough = rows(&conn) + MANY;
         sidecar.until("nobody commits", || rows(&conn) > enough);
@@ -116,8 +117,8 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
     place.verify();
 }
 
-/// All processes die, as in a power loss. The next program that opens the database recovers the log, and the log
-/// still has what the archive lacks.
+/// All processes are killed, as in a power loss. The next program that opens the database recovers the log, and the log
+/// still has everything that the archive lacks.
 #[test]
 fn inv73_what_the_archive_lacks_when_everything_dies_is_archived_later() {
     for engine in Engine::all() {
@@ -149,7 +150,7 @@ fn what_a_killed_sidecar_has_held_is_in_the_snapshot_that_follows() {
     sidecar.kill();
     machine.session(&["INSERT INTO t VALUES('after the gap')"]);
     machine.once(&place);
-    // If the sidecar could hold no more, it has uploaded everything, and there is no gap.
+    // There is no gap if the sidecar could hold no more commits and so uploaded them before it was killed.
     let lines = place.lines();
     assert!(lines == ["first", "gap"] || lines == ["first"], "{lines:?}");
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");

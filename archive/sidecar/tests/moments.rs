@@ -1,4 +1,4 @@
-//! A restore of any moment equals the database of that moment, page by page.
+//! Checks that a restore of any moment equals the database at that moment, page by page.
 
 use duralite_testkit::{Engine, Rng, for_seeds, one, run};
 
@@ -21,7 +21,8 @@ fn work(rng: &mut Rng) -> String {
     }
 }
 
-/// Uses a database for some sessions while a sidecar runs. At the end restores every moment that it has noted.
+/// Uses a database for some sessions while a sidecar runs, and notes the database's pages at some moments. At
+/// the end restores all these moments.
 fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
     let what = format!("{engine:?} {pragmas:?}, seed {seed}");
     println!("{what}");
@@ -39,7 +40,8 @@ fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
     let mut moments = Vec::new();
     for _ in 0..sessions {
         let conn = machine.open("");
-        // If the log started over before the sidecar has seen it, the archive would have a gap.
+        // Wait for the sidecar here. If the log started over before the sidecar had seen it, the archive
+        // would have a gap.
         run(&conn, &work(&mut rng)).unwrap();
         sidecar.until_archived(&conn);
         for nth in 1..=60 {
@@ -68,10 +70,10 @@ fn live(engine: Engine, seed: u64, pragmas: &[&str], sessions: u64) {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), &what);
     let lines = place.lines();
     if engine == Engine::PPL {
-        // A small log of ppl may start over before the sidecar has read it.
+        // A small log of `ppl` may start over before the sidecar has read it.
         assert!(lines[0] == "first" && lines[1..].iter().all(|line| line == "gap"), "{what}: {lines:?}");
     } else {
-        // Every log led on from the previous log, so there is one generation.
+        // Every log begins where the previous one ended, so there is one generation.
         assert_eq!(lines, ["first"], "{what}");
         assert_eq!(place.listed()[0].snapshots.len(), 1, "{what}");
     }
@@ -99,7 +101,7 @@ fn every_moment_of_databases_that_shrink_is_restored() {
     }
 }
 
-/// Each transaction of a log becomes a transaction of the archive, and each of these can be restored.
+/// Each transaction of a log becomes one transaction of the archive, and a restore can end with any of them.
 #[test]
 fn every_transaction_is_a_moment() {
     for engine in Engine::all() {

@@ -1,4 +1,4 @@
-//! A proxy between the real sidecar and a real server makes the bucket unreachable for a while or slow, or loses
+//! A proxy between the real sidecar and a real server makes the bucket unreachable or slow for a while, or loses
 //! answers.
 
 use std::io::{Read as _, Write as _};
@@ -16,11 +16,11 @@ use crate::common::{FOR_EVER, Machine, NAME, Place, assert_equal, done, program,
 enum Storm {
     /// The proxy passes requests on.
     None,
-    /// The proxy answers 503, and the requests do not arrive.
+    /// The proxy answers 503, and the requests do not reach the server.
     Unavailable,
     /// The requests arrive late, and their answers come late.
     Slow,
-    /// The requests arrive, and every other answer is lost, because the proxy cuts the connection before the answer.
+    /// The requests arrive, but every second answer is lost, because the proxy cuts the connection before the answer.
     LosesAnswers,
     /// All the storms above, one after the other.
     All,
@@ -31,17 +31,17 @@ enum Storm {
 enum Lists {
     /// The proxy passes lists on.
     Pass,
-    /// The proxy holds the next list back.
+    /// The proxy will hold back the next request that lists objects.
     Hold,
-    /// The proxy is holding a list back. It goes on holding it until the test lets lists pass again.
+    /// The proxy is holding back a request that lists objects, until the test lets such requests pass again.
     Held,
 }
 
-/// The present storm, and the number of requests that it has met.
+/// The present storm, and the number of requests that came to the proxy during it.
 struct Weather {
     storm: Mutex<Storm>,
     lists: Mutex<Lists>,
-    /// A part of a key. The proxy answers 404 to the next request that reads an object with such a key.
+    /// A part of a key. The proxy answers 404 to the next request for an object whose key contains it.
     gone: Mutex<Option<&'static str>>,
     met: AtomicU64,
     upstream: String,
@@ -69,7 +69,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let weather = Arc::clone(&shared);
-                // If a connection breaks on either side, that is one more failure that the sidecar has to survive.
+                // If either connection breaks, that is one more failure that the sidecar has to survive.
                 std::thread::spawn(move || pass(client, &weather).is_ok());
             }
         });
@@ -81,13 +81,13 @@ impl Proxy {
         self.weather.met.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the number of requests that the present storm has met.
+    /// Returns the number of requests that came to the proxy during the present storm.
     fn met(&self) -> u64 {
         self.weather.met.load(Ordering::Relaxed)
     }
 }
 
-/// Passes one request on, and its answer back, if the weather allows it. Then both connections end.
+/// Passes one request to the server, and the answer back, if the present storm allows that. Then both connections end.
 fn pass(mut client: TcpStream, weather: &Weather) -> std::io::Result<()> {
     let request = request_of(&mut client)?;
     let is_gone = weather.gone.lock().unwrap().take_if(|gone| {
@@ -125,7 +125,7 @@ fn pass(mut client: TcpStream, weather: &Weather) -> std::io::Result<()> {
     client.write_all(&answer)
 }
 
-/// Reads a whole request. Changes it so that it asks the server to end the connection after the answer.
+/// Reads a whole request. Changes it, so that the server ends the connection after its answer.
 fn request_of(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let (mut request, mut piece) = (Vec::new(), vec![0; 64 << 10]);
     let mut read = |request: &mut Vec<u8>| {
@@ -149,7 +149,7 @@ fn request_of(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(request)
 }
 
-/// Returns the rows of the table `hasty` in a restore made only from the server.
+/// Restores a database from nothing but the server's objects, and returns the rows of its table `hasty`.
 fn rows_archived(place: &Place) -> Vec<i64> {
     let restored = place.restored(&[]);
     let rows = run(&restored.open(), "SELECT x FROM hasty ORDER BY x").unwrap();
@@ -160,8 +160,8 @@ fn rows_archived(place: &Place) -> Vec<i64> {
     rows.iter().map(number).collect()
 }
 
-/// Makes a storm of some seconds, while one writer waits for the archive as long as it takes, and another only for a
-/// short time.
+/// Makes a storm of some seconds. Meanwhile one writer waits for the archive as long as it takes, and another one only
+/// for a short time.
 fn storm(engine: Engine, storm: Storm) {
     println!("{engine:?} {storm:?}");
     let (machine, Some(mut place)) = (Machine::new(engine), Place::s3()) else { return };
@@ -186,7 +186,7 @@ fn storm(engine: Engine, storm: Storm) {
         }
         let said = hasty.run(&format!("INSERT INTO hasty VALUES({number})"));
         if said.contains("database is locked") {
-            // The other writer has the lock, and this connection has no busy timeout, so nothing was committed.
+            // The other writer has the WRITE lock, and this connection has no busy timeout. So nothing was committed.
         } else if said.starts_with("error") {
             let why = hasty.run("SELECT duralite_last_error()");
             assert!(why.starts_with("committed here, not in the archive"), "{why}");
@@ -194,15 +194,15 @@ fn storm(engine: Engine, storm: Storm) {
         } else {
             acknowledged.push(number);
         }
-        // Each commit must be in the archive when it is acknowledged, and not only later.
+        // Each acknowledged commit must be in the archive at the moment of its acknowledgement, and not only later.
         if number % 8 == 0 || storm == Storm::Slow && number % 3 == 0 {
             let has = rows_archived(&place);
             assert!(acknowledged.iter().all(|number| has.contains(number)), "{acknowledged:?}, {has:?}");
         }
     }
     println!("{} requests, {failed} failed, {} acknowledged", proxy.met(), acknowledged.len());
-    // Only in `Storm::Unavailable` is the outcome certain: no request reaches the archive, so commits fail and none
-    // is acknowledged. In the other storms the numbers depend on how fast the machine is.
+    // Only in `Storm::Unavailable` is the outcome certain: no request reaches the archive, so every commit fails to be
+    // acknowledged. In the other storms the numbers depend on the speed of the machine.
     assert!(storm != Storm::Unavailable || failed > 0 && acknowledged.is_empty());
     proxy.set(Storm::None);
     let (before, has) = (recorded(), rows_archived(&place));
@@ -247,7 +247,7 @@ fn inv70_a_bucket_with_all_of_it_keeps_what_it_acknowledges() {
     storm(Engine::under_test(), Storm::All);
 }
 
-/// An object of the copy's plan is pruned between the list and its fetch.
+/// After a follower has listed the archive, an object that it needs is pruned before the follower fetches it.
 #[test]
 fn a_copy_lists_again_when_an_object_is_gone() {
     let (machine, Some(mut place)) = (Machine::new(Engine::under_test()), Place::s3()) else { return };
@@ -270,8 +270,8 @@ fn a_copy_lists_again_when_an_object_is_gone() {
     assert_eq!(one::<i64>(&stock(&replica), "SELECT count(*) FROM t"), 1);
 }
 
-/// A sidecar was killed while it uploaded a commit. The next sidecar has looked for later claims and is about to list
-/// when another machine takes the archive over. Only then does the upload arrive.
+/// A sidecar was killed while it uploaded a commit. The next sidecar has looked for later claims, and is about to list.
+/// At this moment another machine takes the archive over, and only then does the upload arrive.
 #[test]
 fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
     let (old, new) = (Machine::new(Engine::under_test()), Machine::new(Engine::under_test()));
@@ -290,7 +290,7 @@ fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
     let (upload, late) = (commits.next().unwrap().unwrap().path(), files.with_file_name("late"));
     assert!(commits.next().is_none(), "one commit");
     std::fs::rename(&upload, &late).unwrap();
-    // The first connection after the kill knows of no sidecar.
+    // No sidecar runs now, so the first connection after the kill finds none.
     let conn = old.open("");
     assert_eq!(old.announced().position, 0);
     *proxy.weather.lists.lock().unwrap() = Lists::Hold;

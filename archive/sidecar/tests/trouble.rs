@@ -1,4 +1,4 @@
-//! What goes wrong around the sidecar: places that cannot be reached or are full, wrong arguments, and a second
+//! Tests what can go wrong around the sidecar: places that cannot be reached or are full, wrong arguments, and a second
 //! sidecar.
 
 use std::path::Path;
@@ -72,7 +72,7 @@ fn a_database_has_one_sidecar() {
     let said = refused(machine.replicate(NAME, &other).arg("--once"));
     assert!(said.contains("duralite enable --archive"), "{said}");
     assert!(!other.path().exists());
-    // An archive holds one database, so the sidecar refuses another.
+    // An archive holds one database, so the sidecar refuses to archive another one there.
     let stranger = Machine::new(Engine::under_test());
     stranger.session(&["CREATE TABLE strange(x)"]);
     let said = refused(stranger.replicate(NAME, &place).arg("--once"));
@@ -196,14 +196,15 @@ fn a_snapshot_that_takes_long_ends_when_the_sidecar_is_told_to() {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// The next regular snapshot would be due only in an hour.
+/// The sidecar must report the failure at once. It would be too late to do that with the next regular snapshot, an hour
+/// later.
 #[test]
 fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());
     machine.session(&["CREATE TABLE t(x)"]);
     machine.once(&place);
-    // Give the newest snapshot an old time, so that another one is due. The new snapshot has the same transaction as
-    // this one and other contents, so its upload fails.
+    // Give the newest snapshot an old time, so that another one is due. The new snapshot has the same last transaction
+    // but different contents, so its upload fails.
     let snapshots = std::fs::read_dir(place.path().join("g0000000000000001/ltx/9")).unwrap();
     let paths: Vec<_> = snapshots.map(|entry| entry.unwrap().path()).collect();
     let [path] = paths.as_slice() else { panic!("{paths:?}") };
@@ -245,7 +246,7 @@ fn a_backlog_for_which_there_is_no_space_costs_a_snapshot() {
             "INSERT INTO t VALUES(randomblob(600000))",
         ]);
         done(machine.replicate(&name, &place).arg("--once"));
-        // The database keeps its size, and the directory has no space for a second copy of it.
+        // The database does not grow, and the directory has no space for a second copy of it.
         session(&["UPDATE t SET x = randomblob(600000)", "UPDATE t SET x = randomblob(600000)"]);
         assert!(!machine.fixture.is_guarded(&name), "{engine:?}");
         done(machine.replicate(&name, &place).arg("--once"));

@@ -41,8 +41,8 @@ pub fn decode(bytes: &[u8]) -> Result<(Summary, Vec<Page>), LtxError> {
     Ok((decoder.finish()?, pages))
 }
 
-/// Returns some pages of a small database: one of zeros, one that repeats itself, one that no compression makes
-/// smaller.
+/// Returns some pages of a small database: one of zeros, one that repeats itself, and one that cannot be
+/// compressed.
 pub fn pages(numbers: impl IntoIterator<Item = u32>) -> Vec<Page> {
     let mut state = 1_u64;
     let mut noise = move || {

@@ -1,4 +1,4 @@
-//! A database, and an archive of this database that the test writes itself.
+//! A database, and an archive of it that the test itself writes.
 
 pub mod s3;
 
@@ -35,7 +35,7 @@ pub fn in_memory() -> Archive {
     Archive::on(Arc::new(InMemory::new()), "some/prefix".into())
 }
 
-/// A database whose file is complete after each transaction.
+/// A database whose journal mode does not use a WAL, so its file is complete after each transaction.
 pub struct Database {
     pub dir: TempDir,
     pub sql: Connection,
@@ -73,18 +73,18 @@ pub struct Writer {
     pub generation: Option<Generation>,
     pub database: Database,
     pub txid: u64,
-    /// The bytes of the database after each transaction with which an object ends.
+    /// For each transaction that is the last one of an object: the bytes of the database after it.
     pub states: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Writer {
-    /// Makes a writer of an archive without generations, as Litestream writes one.
+    /// Makes a writer of an archive without generations, as Litestream makes archives.
     pub fn without_generations(archive: Archive, database: Database) -> Self {
         let replica = archive.as_replica();
         Self { archive, replica, generation: None, database, txid: 0, states: BTreeMap::new() }
     }
 
-    /// Writes an archive with a first generation and its snapshot.
+    /// Makes a writer of an archive that already has a first generation with a snapshot.
     pub fn new(archive: Archive, database: Database) -> Self {
         let replica = archive.replica(Generation::FIRST);
         let mut writer = Self { replica, ..Self::without_generations(archive, database) };
@@ -142,9 +142,9 @@ impl Writer {
         self.put(Object { level: 0, min, max: self.txid, bytes: content.len() as u64 }, content);
     }
 
-    /// Archives the changes of the transactions from `min` to `max` as one object of another level.
+    /// Writes an object of another level that has the changes of the transactions from `min` to `max`.
     pub fn compact(&self, level: u8, min: u64, max: u64) {
-        // A snapshot has all pages, because it is compared with an empty database.
+        // For a snapshot, compare with an empty database, so that the object has all pages.
         let line: Vec<&[u8]> = match min {
             1 => vec![&[], &self.states[&max]],
             _ => self.states.range(min - 1..=max).map(|(_, state)| state.as_slice()).collect(),
@@ -192,9 +192,9 @@ impl Writer {
         assert_eq!(created, Created::Now, "{key}");
     }
 
-    /// Encodes the transactions that lead from each state of `line` to the next as one object. The object has each
-    /// page that a transaction has changed, even if the page is the same at the end as at the beginning. A restore
-    /// may apply the object to a state in between.
+    /// Encodes one object with all transactions between the first and the last state in `line`. The object has each
+    /// page that differs between two neighbouring states of `line`, even if the page is the same in the first state as
+    /// in the last one. The reason is that a restore may apply the object to a state in between.
     fn encode(&self, min: u64, line: &[&[u8]]) -> Vec<u8> {
         let now = line[line.len() - 1];
         let page_size = Database::page_size(now);
@@ -261,8 +261,7 @@ pub fn work(random: &mut fastrand::Rng) -> String {
     }
 }
 
-/// Writes an archive whose objects each have some transactions, with compacted objects and with snapshots in
-/// between.
+/// Writes an archive with 40 objects of one to three transactions each, with compacted objects, and with snapshots.
 pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut writer = Writer::new(archive, Database::new(page_size));
@@ -275,7 +274,8 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
         writer.upload(min);
         ends.push(writer.txid);
     }
-    // Four objects of level 0 make one of level 1. Three objects of level 1 make one of level 2.
+    // Each object of level 1 has the transactions of four objects of level 0. Each object of level 2 has those of three
+    // objects of level 1.
     for (level, step) in [(1, 4), (2, 12)] {
         for at in (0..ends.len() - step).step_by(step) {
             writer.compact(level, ends[at] + 1, ends[at + step]);
@@ -284,7 +284,7 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
     for at in [15, 30] {
         writer.compact(9, 1, ends[at]);
     }
-    // Deletes the first eight objects, as pruning does some time after compaction.
+    // Delete the first eight objects of level 0, as pruning does some time after compaction.
     for at in 0..8 {
         writer.delete(0, ends[at] + 1, ends[at + 1]);
     }

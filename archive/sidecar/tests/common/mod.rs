@@ -1,5 +1,4 @@
-//! A database of the testkit with an archive in a directory, and the program that copies the database into the
-//! archive.
+//! A database of the testkit, its archive in a directory, and the program that copies the database into the archive.
 
 #[path = "../../../objects/tests/common/s3.rs"]
 pub mod s3;
@@ -22,12 +21,13 @@ use tempfile::TempDir;
 use s3::{CREDENTIALS, Server};
 
 pub const NAME: &str = "app.db";
-/// Settings with which a commit waits for the archive for ten minutes, which is longer than any test that passes.
+/// With these settings a commit waits for the archive for up to ten minutes. That is longer than any successful test
+/// takes.
 pub const FOR_EVER: &str = "replicated=on&replicated_timeout=600000";
-/// How long a program may take to do what a test waits for, on a busy machine.
+/// How long a program may take on a busy machine to do what a test waits for.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Waits until `is_so` returns `true`. Fails with the text `what` if that takes too long.
+/// Waits until `is_so` returns `true`. If that takes too long, fails with the text `what`.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -37,7 +37,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the command `duralite-archive`. It gets the credentials of the tests' S3 server, but no setting from this
+/// Returns the command `duralite-archive`. It has the credentials for the tests' S3 server, but no settings from this
 /// process's environment.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite-archive"));
@@ -59,7 +59,7 @@ pub fn done(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a command that has to fail, and returns what it says on standard error.
+/// Runs a command that has to fail, and returns its output on standard error.
 #[track_caller]
 pub fn refused(command: &mut Command) -> String {
     let output = command.output().unwrap();
@@ -70,7 +70,7 @@ pub fn refused(command: &mut Command) -> String {
 /// A place for an archive: a directory or an S3 server.
 pub struct Place {
     pub server: Option<Server>,
-    /// The address through which the sidecar reaches the server, if it is not the server's own.
+    /// The address through which the sidecar reaches the server, if that is not the server's own address.
     pub proxy: Option<String>,
     dir: TempDir,
 }
@@ -99,14 +99,14 @@ impl Place {
         Self { server: None, proxy: None, dir: tempfile::tempdir().unwrap() }
     }
 
-    /// Returns a place on an S3 server of its own, if the machine has one.
+    /// Returns a place on a new S3 server; `None` if nobody has built the server program.
     pub fn s3() -> Option<Self> {
         let place = Self::new();
         let server = Server::start(place.dir.path())?;
         Some(Self { server: Some(server), ..place })
     }
 
-    /// Returns the directory with the archive, if the place has no server.
+    /// Returns the directory that holds the archive if the place has no server.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("archive")
     }
@@ -124,8 +124,8 @@ impl Place {
         self.proxy.as_deref().map_or_else(|| self.url(), url_at)
     }
 
-    /// Takes an archive in a directory away. In the same step, a file gets the directory's name, so that nothing can
-    /// be written there.
+    /// Moves the directory of an archive away. In the same step, an ordinary file takes the directory's name, so that
+    /// nobody can write objects there.
     pub fn take_away(&self) {
         let (there, away) = (self.path(), self.path().with_extension("away"));
         std::fs::write(&away, "").unwrap();
@@ -146,7 +146,7 @@ impl Place {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Returns the lines of the generations, the oldest first.
+    /// Returns how each generation is connected with the one before it (its `line`), the oldest generation first.
     #[track_caller]
     pub fn lines(&self) -> Vec<String> {
         let listed = self.listed();
@@ -160,7 +160,7 @@ impl Place {
         listed.iter().find(|one| one.counts && one.last.is_some()).and_then(|one| one.last).unwrap().txid
     }
 
-    /// Restores the archive, and has SQLite check the restored database.
+    /// Restores the archive, and lets SQLite check the restored database.
     #[track_caller]
     pub fn restored(&self, target: &[&str]) -> Restored {
         let dir = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ impl Restored {
     }
 }
 
-/// Checks that two databases are equal, and fails with the pages that differ.
+/// Checks that two databases are equal. If they are not, fails and names the pages that differ.
 #[track_caller]
 pub fn assert_equal(restored: &[u8], database: &[u8], what: &str) {
     let page_bytes = match u16::from_be_bytes([database[16], database[17]]) {
@@ -221,14 +221,14 @@ impl Machine {
         self.fixture.path(NAME)
     }
 
-    /// Returns what the archive lacks, as the sidecar shows it to `duralite top`. A program must have the database
+    /// Returns how much the archive lacks, as the sidecar shows it to `duralite top`. A program must have the database
     /// open.
     #[track_caller]
     pub fn behind(&self) -> Behind {
         self.announced().behind
     }
 
-    /// Returns what the sidecar has announced. A program must have the database open.
+    /// Returns what the sidecar has announced in the log's shared memory. A program must have the database open.
     #[track_caller]
     pub fn announced(&self) -> Archived {
         let log = &self.fixture.logs()[0];
@@ -237,14 +237,14 @@ impl Machine {
         watch.and_then(|watch| watch.look().unwrap()).unwrap().archived
     }
 
-    /// Returns the command by which this machine's database becomes the primary of an archive.
+    /// Returns the command that makes this machine's database the primary of an archive.
     pub fn promote(&self, place: &Place) -> Command {
         let mut command = program();
         command.args(["promote", &place.url()]).arg(self.database()).args(self.options());
         command
     }
 
-    /// Returns the bytes of the database file, which no process may have open.
+    /// Returns the bytes of the database file. No process may have the file open.
     pub fn bytes(&self) -> Vec<u8> {
         std::fs::read(self.database()).unwrap()
     }
@@ -267,7 +267,7 @@ impl Machine {
         conn.close().unwrap();
     }
 
-    /// Returns the options that say where logs are.
+    /// Returns the command-line options that say where the logs are.
     pub fn options(&self) -> Vec<String> {
         let log_dir = self.fixture.log_dir().display();
         let dirs =
@@ -281,7 +281,7 @@ impl Machine {
         self.replicate_every("10ms", name, place)
     }
 
-    /// Does the same as [`Machine::replicate`], with this interval.
+    /// Does the same as [`Machine::replicate`], with a given interval.
     pub fn replicate_every(&self, interval: &str, name: &str, place: &Place) -> Command {
         let mut command = program();
         command
@@ -298,14 +298,14 @@ impl Machine {
         Sidecar::start(&mut self.replicate(NAME, place))
     }
 
-    /// Copies everything that was committed, and returns when that is done.
+    /// Archives everything that was committed, and then returns.
     #[track_caller]
     pub fn once(&self, place: &Place) {
         done(self.replicate(NAME, place).arg("--once"));
     }
 }
 
-/// Opens a database. An open may fail while another process raises or lifts the guard.
+/// Opens a database. Tries again if that fails, because another process may be just setting or removing the guard.
 #[track_caller]
 pub fn patient(uri: &str) -> Connection {
     let began = Instant::now();
@@ -333,7 +333,7 @@ pub fn pages(conn: &Connection) -> Vec<u8> {
     rows.into_iter().flat_map(of_row).collect()
 }
 
-/// Returns the value of a line of the status.
+/// Returns one value from the table `duralite`, which shows the status.
 pub fn status(conn: &Connection, name: &str) -> String {
     let query = format!("SELECT value FROM duralite WHERE name = '{name}'");
     run(conn, &query).unwrap().first().map_or_else(String::new, |row| match &row[0] {
@@ -366,7 +366,7 @@ impl Sidecar {
         std::fs::read_to_string(self.log.path()).unwrap()
     }
 
-    /// Waits until `is_so` returns `true`. Fails if the program ends before.
+    /// Waits until `is_so` returns `true`. Fails if the program ends before that.
     #[track_caller]
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
         let began = Instant::now();
@@ -385,7 +385,7 @@ impl Sidecar {
         });
     }
 
-    /// Waits until the database is an ordinary file that no log guards.
+    /// Waits until no log guards the database, so that it is an ordinary file.
     #[track_caller]
     pub fn until_plain(&mut self, machine: &Machine) {
         self.until("the guard is on", || {
@@ -421,7 +421,7 @@ impl Sidecar {
         self.end();
     }
 
-    /// Waits until the program has ended by itself with an error, and returns what it has said.
+    /// Waits until the program has ended by itself with an error. Returns its output.
     #[track_caller]
     pub fn failed(mut self) -> String {
         until("it does not end", || self.child.try_wait().unwrap().is_some());
