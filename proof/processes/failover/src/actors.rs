@@ -16,7 +16,7 @@ use super::database::{self, History};
 use super::judge::Judge;
 use super::world::{World, hash_of};
 
-/// The name of the transaction that the database has before the archive begins.
+/// The name of the transaction that is already in the database when the archive begins.
 const BASE: u16 = 0x100;
 
 /// The part of an actor that survives its death.
@@ -26,7 +26,7 @@ pub struct Disk {
     generation: Option<Generation>,
     /// The database, with the transactions that are durable in its log.
     history: History,
-    /// The number of the transaction before the first one in `history`.
+    /// The number of the transaction just before the first one in `history`.
     before: i64,
     /// The number of transactions that the actor has committed.
     committed: u16,
@@ -37,13 +37,13 @@ impl Disk {
         (self.before + self.history.len() as i64) as u64
     }
 
-    /// Returns the history up to a transaction.
+    /// Returns the history up to and including transaction `txid`.
     fn at(&self, txid: u64) -> &[u16] {
         &self.history[..(txid as i64 - self.before) as usize]
     }
 }
 
-/// What an actor works with in a schedule: its number, the store, the judge and its own disk.
+/// What an actor uses in a schedule: its number, the store, the judge and its own disk.
 pub struct Stage {
     actor: usize,
     world: Arc<World>,
@@ -58,10 +58,10 @@ pub struct Plan {
     pub transactions: u16,
     /// The time from one transaction to the next, in milliseconds.
     pub ms_each: i64,
-    /// The number of transactions after which the primary looks, that is, asks whether somebody has claimed
+    /// The primary looks each time after this number of transactions: it asks whether somebody has claimed
     /// the next generation. It also looks after the last transaction.
     pub looks_each: u16,
-    /// Whether the primary looks for one transaction while it uploads the next.
+    /// Whether the look that acknowledges one transaction runs while the primary uploads the next one.
     pub is_pipelined: bool,
     /// Whether the primary uploads a snapshot of the base even if the archive does not need it.
     pub uploads_base: bool,
@@ -69,15 +69,15 @@ pub struct Plan {
     pub uploads_snapshot: bool,
     /// Whether the primary compacts after each transaction.
     pub compacts: bool,
-    /// Whether the log loses two transactions after these, so that the archive lacks them. The primary then
-    /// starts over, and commits one more transaction.
+    /// Whether the log loses two further transactions after the first `transactions` ones, so that the
+    /// archive lacks these two. The primary then starts over, and commits one more transaction.
     pub has_gap: bool,
     /// Whether the primary's machine is a copy of the machine of actor 0, with the same token.
     pub is_copy: bool,
 }
 
 impl Plan {
-    /// Returns a plan of some transactions and nothing else.
+    /// Returns a plan that commits some transactions and does nothing else.
     #[must_use]
     pub const fn of(transactions: u16) -> Self {
         Self {
@@ -94,7 +94,8 @@ impl Plan {
     }
 }
 
-/// A retry policy that repeats a request without a pause, more often than a schedule lets it fail.
+/// A retry policy that repeats a request without a pause. It makes more attempts than requests can fail in a
+/// schedule.
 #[derive(Debug)]
 struct AtOnce;
 
@@ -142,12 +143,12 @@ impl Stage {
     }
 }
 
-/// Runs an actor's life, which ends with success or with an error of the archive. Reports a violation if no
-/// actor may get that error.
+/// Runs one life of an actor. The life ends with success or with an error of the archive. Some errors must
+/// not occur in any schedule. Reports such an error as a violation.
 async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stage) {
     let is_wrong = |error: &ArchiveError| match error {
         ArchiveError::Damaged { .. } | ArchiveError::Gap { .. } => true,
-        // Only the owner of a claim creates the start record.
+        // Only the owner of a claim creates the start record, so nobody can contradict it.
         ArchiveError::Contradicted { key } => key.ends_with(".start"),
         _ => false,
     };
@@ -157,7 +158,7 @@ async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stag
     }
 }
 
-/// Runs the first primary, whose database exists before the archive.
+/// Runs the first primary. Its database exists before the archive does.
 pub async fn first(stage: Stage, plan: Plan) {
     let life = async {
         let archive = stage.archive();
@@ -169,7 +170,7 @@ pub async fn first(stage: Stage, plan: Plan) {
             stage.disk().history = vec![BASE];
         }
         let claimed = archive.claim(&stage.owner(&plan), 0).await?;
-        // If there is an archive already, the first primary does not begin another.
+        // If the archive has a state already, the first primary does not begin another history.
         if claimed.inherited().await?.is_some() {
             return Ok(());
         }
@@ -178,8 +179,8 @@ pub async fn first(stage: Stage, plan: Plan) {
     ends(life, &stage).await;
 }
 
-/// Runs a machine that is a copy of the first primary's machine. The copy was made after one transaction, and
-/// has the state of that time.
+/// Runs a machine that is a copy of the first primary's machine, made after one transaction. The copy has the
+/// state of that time.
 pub async fn copy(stage: Stage, plan: Plan) {
     let life = async {
         stage.disk().history = vec![BASE];
@@ -255,8 +256,9 @@ async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<()
         Resumed::Primary(primary) => {
             {
                 let mut disk = stage.disk();
-                // A sidecar learns the number of each transaction from the log. After a gap, the newest
-                // transaction is the base.
+                // In the product, the sidecar learns the number of each transaction from the log. Here the
+                // actor computes the numbers anew. If the generation began after a gap, its base is the
+                // newest transaction of the history.
                 if disk.generation != Some(primary.generation()) && disk.generation.is_some() {
                     disk.before = primary.start().base.txid as i64 - disk.history.len() as i64;
                 }
@@ -270,7 +272,7 @@ async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<()
     }
 }
 
-/// Begins a claimed generation on a new base. The transactions that the archive lacks become a gap.
+/// Begins a claimed generation with a new base. The transactions that the archive lacks become a gap.
 async fn start_over(stage: &Stage, plan: &Plan, claimed: Claimed) -> Result<(), ArchiveError> {
     let inherited = claimed.inherited().await?;
     begin(stage, plan, claimed, inherited.as_ref(), Line::Gap).await
@@ -323,7 +325,7 @@ async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), Archi
         snapshot(txid).await?;
     }
     if plan.has_gap && stage.disk().committed == plan.transactions {
-        // The log loses these two transactions before they are uploaded.
+        // The log loses these two transactions before the primary uploads them.
         stage.commit();
         stage.commit();
         let claimed = primary.start_over(0).await?;
@@ -333,7 +335,8 @@ async fn serve(stage: &Stage, plan: &Plan, primary: Primary) -> Result<(), Archi
     Ok(())
 }
 
-/// Runs a follower, which applies the settled transactions to its copy, `times` times in all.
+/// Runs a follower. It lists the archive `times` times, and each time applies the settled transactions to its
+/// copy.
 pub async fn follower(stage: Stage, times: u32) {
     let life = async {
         let archive = stage.archive();

@@ -1,5 +1,5 @@
 //! The databases of the actors. Each transaction adds a page that contains the transaction's name. So if a
-//! transaction is missing, its page has only zeros.
+//! database lacks a transaction, the transaction's page has only zeros.
 
 use bytes::Bytes;
 use duralite_archive::{Archive, ArchiveError, Plan, Target};
@@ -10,8 +10,8 @@ pub type History = Vec<u16>;
 
 const PAGE_SIZE: u32 = 512;
 
-/// Returns the archive's file for the transactions `min` to `max`, after which the database has the history
-/// `history`. The file has the pages from index `from` on.
+/// Returns the archive's file with the transactions `min` to `max`. After them the database has the history
+/// `history`. The file has the pages of all transactions in the history from the index `from` on.
 ///
 /// # Panics
 ///
@@ -67,8 +67,8 @@ pub async fn make(archive: &Archive, plan: &Plan) -> Result<History, ArchiveErro
     Ok(history)
 }
 
-/// Restores the database of a moment as a reader does. If an object is gone when the reader fetches it, the
-/// reader lists the objects again.
+/// Restores the database as it was at a moment, as a reader does. If an object no longer exists when the
+/// reader fetches it, the reader lists the objects again.
 ///
 /// # Errors
 ///

@@ -15,9 +15,10 @@ use super::world::{World, hash_of};
 /// The limits on what may go wrong in one schedule.
 #[derive(Debug, Clone, Copy, Default, Hash)]
 pub struct Limits {
-    /// The largest number of requests that time out. Each of them may still arrive late, or never.
+    /// The largest number of requests that time out. Such a request may still arrive late, or never.
     pub timeouts: u32,
-    /// The largest number of requests that change the store and arrive twice, the second time late.
+    /// The largest number of requests that arrive twice. Only requests that change the store can do that, and
+    /// the second arrival is late.
     pub duplicates: u32,
     /// The largest number of times that an actor is killed. A killed actor begins another life with what is
     /// on its disk.
@@ -27,15 +28,15 @@ pub struct Limits {
 /// One life of an actor.
 pub type Life = LocalBoxFuture<'static, ()>;
 
-/// The actors that take part, and what may happen to them.
+/// The actors that take part, and the limits on what may happen to them.
 pub struct Scenario {
     /// The actors. Each function begins a life of its actor.
     pub actors: Vec<Box<dyn Fn(Stage) -> Life>>,
     /// The limits on what may go wrong.
     pub limits: Limits,
-    /// The number of keys in one answer to a list.
+    /// The number of keys that one answer to a list request has.
     pub keys_in_a_list: usize,
-    /// The number of newest transactions that the archive must be able to restore one by one.
+    /// A restore must be able to end with any single one of this many newest transactions.
     pub kept: u64,
 }
 
@@ -50,9 +51,9 @@ enum Step {
 
 /// Chooses the steps of a schedule.
 trait Choices {
-    /// Chooses one of several steps, and returns its index. Returns `None` if everything that follows is
-    /// known already. For each step, `steps` has the actor that the step lets go on, or `None` if the step
-    /// makes something go wrong.
+    /// Chooses one of several steps, and returns its index. Returns `None` if the schedule has reached a
+    /// state from which all continuations have been tried. For each step, `steps` has the actor that can
+    /// continue after it, or `None` if the step makes something go wrong.
     fn choose(&mut self, steps: &[Option<usize>], fingerprint: &dyn Fn() -> u64) -> Option<usize>;
 }
 
@@ -110,8 +111,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Returns the actor that a step lets go on; `None` if the step makes something go wrong. Late requests
-    /// count as one more actor.
+    /// Returns the actor that can continue after a step; `None` if the step makes something go wrong. All
+    /// late requests together count as one more actor.
     fn goes_on(&self, step: Step) -> Option<usize> {
         match step {
             Step::Arrive(index) => Some(self.world.waiting(|requests, _| requests[index].actor)),
@@ -184,7 +185,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Makes all choices, depth first. Ends a schedule when it comes to a state that it has reached before.
+/// Tries all choices, depth first. Ends a schedule when it comes to a state that an earlier schedule has
+/// reached.
 #[derive(Default)]
 struct DepthFirst {
     path: Vec<(usize, usize)>,
@@ -228,8 +230,8 @@ impl Choices for Again {
     }
 }
 
-/// Makes random choices, and remembers them. Mostly chooses the same actor for a while, so that the others
-/// wait for long.
+/// Makes random choices, and remembers them. Mostly chooses the same actor several times in a row, so that
+/// the others wait for long.
 struct Drawn {
     state: u64,
     made: Vec<usize>,
@@ -237,7 +239,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// Returns a number below `end`, by SplitMix64.
+    /// Returns a random number below `end`, by SplitMix64.
     fn below(&mut self, end: usize) -> usize {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
@@ -254,7 +256,7 @@ impl Choices for Drawn {
         let chosen = if !own.is_empty() && self.below(8) > 0 {
             own[self.below(own.len())]
         } else {
-            // The steps that make something go wrong are the last ones in the list.
+            // The steps that make something go wrong are at the end of the list.
             let some = if sound > 0 && self.below(4) > 0 { sound } else { steps.len() };
             self.below(some)
         };
@@ -300,8 +302,8 @@ pub struct Explored {
     pub schedules: u64,
     /// The number of different states that were reached; 0 if that is not known.
     pub states: usize,
-    /// The number of different states that the judge has checked by a restore. A state is the contents of
-    /// the store and the promises at that time.
+    /// The number of different states that the judge has checked by a restore. A state consists of the
+    /// contents of the store and the promises made so far.
     pub judged: usize,
 }
 
@@ -330,7 +332,7 @@ pub fn explore(scenario: &Scenario, most: u64) -> Result<Explored, Box<Violation
     }
 }
 
-/// Draws `schedules` schedules at random. The first has this seed, and each later one has the next seed.
+/// Runs `schedules` random schedules. The first one uses this seed, and each later one the next seed.
 ///
 /// # Errors
 ///

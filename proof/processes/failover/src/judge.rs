@@ -1,9 +1,9 @@
-//! The judge knows what was promised, and checks whether the store keeps it.
+//! The judge knows what the actors have promised, and checks whether the store keeps the promises.
 //!
-//! An actor that acknowledges a transaction promises that the archive keeps it, with everything before it.
-//! A follower that applies a transaction to its copy promises the same. From then on every restore has to
-//! begin with that history. If neither of two promised histories begins with the other, the history is
-//! split.
+//! An actor that acknowledges a transaction promises that the archive keeps the transaction and everything
+//! before it. A follower that applies a transaction to its copy promises the same. From then on every
+//! restored database must begin with that history. If neither of two promised histories begins with the
+//! other, the history is split, and that is a violation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,25 +20,26 @@ use super::world::{World, hash_of};
 #[derive(Debug, Default)]
 pub struct Judge {
     promised: History,
-    /// The histories that a restore must still be able to reach, by the number of their last transaction.
+    /// The histories that a restore must still be able to reach, keyed by their last transactions.
     moments: BTreeMap<u64, History>,
-    /// The number of newest transactions that the archive must be able to restore one by one.
+    /// A restore must be able to end with any single one of this many newest transactions.
     kept: u64,
     violation: Option<String>,
 }
 
-/// Hashes of the states that the judge has found right. A state is the contents of the store and the promises
-/// at that time.
+/// Hashes of the states that the judge has found correct. A state consists of the contents of the store and
+/// the promises made so far.
 pub type Seen = FxHashSet<u64>;
 
 impl Judge {
-    /// Makes a judge that also checks each of the last `kept` transactions.
+    /// Makes a judge that also checks that a restore can end with each of the last `kept` transactions.
     #[must_use]
     pub fn new(kept: u64) -> Self {
         Self { kept, ..Self::default() }
     }
 
-    /// Notes that `who` promises that a history stays, up to the transaction `txid`.
+    /// Records the promise of `who` that the archive keeps this history, which ends with the transaction
+    /// `txid`.
     pub fn promise(&mut self, who: &str, txid: u64, history: &[u16]) {
         let is_longer = history.len() >= self.promised.len();
         let (long, short) = if is_longer { (history, &*self.promised) } else { (&*self.promised, history) };
@@ -52,7 +53,7 @@ impl Judge {
         }
     }
 
-    /// Checks the history that a reader has read. When the reader began, `promised` was promised.
+    /// Checks the history that a reader has read. `promised` is what was promised when the reader began.
     pub fn has_read(&mut self, promised: &[u16], history: &[u16]) {
         if !history.starts_with(promised) {
             self.violate(format!("a reader has {history:x?}, and {promised:x?} was promised before"));
@@ -65,7 +66,7 @@ impl Judge {
         &self.promised
     }
 
-    /// Notes that something is wrong. Only the first text counts.
+    /// Records that something is wrong. Only the first text counts.
     pub fn violate(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }
@@ -76,7 +77,7 @@ impl Judge {
         hash_of(&(&self.promised, &self.moments))
     }
 
-    /// Restores from the store as it is now, and checks the result.
+    /// Restores a database from the store as it is now, and checks the result.
     ///
     /// # Errors
     ///

@@ -1,8 +1,7 @@
-//! An object store in memory. A test controls the store's network, and every request waits until the test
-//! lets it arrive.
+//! An object store in memory. A test controls its network: every request waits until the test lets it arrive.
 //!
-//! The store behaves as the product assumes of every store: each request takes effect in one moment, and every
-//! later request sees the effect. A list of many keys takes several requests.
+//! The store behaves as the product assumes of every store: each request takes effect at one moment, and
+//! every later request sees that effect. A list of many keys takes several requests.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -27,20 +26,20 @@ use rustc_hash::FxHasher;
 pub enum Ask {
     /// Creates an object, if none with this key exists.
     Create(Path, Bytes),
-    /// Writes an object, in place of another one with this key.
+    /// Writes an object. Replaces the object that has this key, if there is one.
     Overwrite(Path, Bytes),
     /// Returns the object's length and contents.
     Get(Path),
     /// Says whether the object exists.
     Head(Path),
-    /// Returns the first keys below a prefix and after a key.
+    /// Returns the first keys that begin with a prefix and come after a key.
     List(Path, Option<Path>),
     /// Deletes the object.
     Delete(Path),
 }
 
 impl Ask {
-    /// Returns whether the request changes the store. Only for such a request does a late arrival matter.
+    /// Returns whether the request changes the store. A late arrival matters only for such requests.
     #[must_use]
     pub const fn is_change(&self) -> bool {
         matches!(self, Self::Create(..) | Self::Overwrite(..) | Self::Delete(_))
@@ -68,7 +67,7 @@ enum Answer {
     Keys(Vec<ObjectMeta>),
 }
 
-/// A request whose answer an actor waits for.
+/// A request that an actor has sent. The actor waits for the answer.
 #[derive(Debug)]
 pub struct Request {
     /// The actor that waits.
@@ -82,12 +81,12 @@ pub struct Request {
 struct State {
     requests: Vec<Request>,
     answers: BTreeMap<u64, Result<Answer>>,
-    /// Requests for which no actor waits any more. Each may arrive at any time, or never.
+    /// Requests whose actors have given up waiting. Each may arrive at any time, or never.
     late: Vec<Ask>,
-    /// The contents of the store, as a hash for each key.
+    /// For each key in the store, a hash of the object's contents.
     contents: BTreeMap<Path, u64>,
-    /// For each actor, a hash of what it has learned. If it has learned the same in two schedules, it is in
-    /// the same state in both.
+    /// For each actor, a hash of everything that it has learned. If an actor has learned the same in two
+    /// schedules, it is in the same state in both.
     learned: Vec<u64>,
     next: u64,
 }
@@ -110,7 +109,7 @@ pub fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
 }
 
 impl World {
-    /// Makes an empty store, which lists `keys_in_a_list` keys in one answer.
+    /// Makes an empty store. One answer to a list request has at most `keys_in_a_list` keys.
     #[must_use]
     pub fn new(actors: usize, keys_in_a_list: usize) -> Arc<Self> {
         let state = State { learned: vec![0; actors], ..State::default() };
@@ -122,8 +121,8 @@ impl World {
         })
     }
 
-    /// Returns a copy of the store as it is now, without the waiting requests. The copy answers requests at
-    /// once.
+    /// Returns a copy of the store's present contents, without the waiting requests. The copy answers
+    /// requests at once.
     #[must_use]
     pub fn as_it_is(&self) -> Arc<Self> {
         let state = State { learned: vec![0], ..State::default() };
@@ -145,7 +144,7 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `read` with the requests for which an actor waits, and with those that are late.
+    /// Calls `read` with the requests whose actors still wait, and with the late requests.
     pub fn waiting<T>(&self, read: impl FnOnce(&[Request], &[Ask]) -> T) -> T {
         let state = self.state();
         read(&state.requests, &state.late)
@@ -170,18 +169,18 @@ impl World {
         hash_of(&(&state.contents, &state.learned, requests, late))
     }
 
-    /// Lets an actor forget what it has learned.
+    /// Makes an actor forget what it has learned.
     pub fn begin_anew(&self, actor: usize) {
         self.state().learned[actor] = 1;
     }
 
-    /// Notes that an actor has learned something other than an answer.
+    /// Records that an actor has learned something that was not an answer of the store.
     pub fn learn(&self, actor: usize, what: u64) {
         let learned = &mut self.state().learned[actor];
         *learned = hash_of(&(*learned, what));
     }
 
-    /// Lets a waiting request arrive, and answers it. Returns the actor that waited.
+    /// Lets a waiting request arrive, and answers it. Returns the actor that was waiting.
     pub fn arrive(&self, index: usize, is_duplicated: bool) -> usize {
         let request = self.state().requests.remove(index);
         let answer = self.apply(&request.ask);
@@ -192,7 +191,8 @@ impl World {
         request.actor
     }
 
-    /// Lets a waiting request time out. The request may still arrive. Returns the actor that waited.
+    /// Lets a waiting request time out. The request may still arrive later. Returns the actor that was
+    /// waiting.
     pub fn time_out(&self, index: usize) -> usize {
         let request = self.state().requests.remove(index);
         if request.ask.is_change() {
@@ -266,7 +266,7 @@ impl World {
     }
 }
 
-/// Returns the result of a future that never waits.
+/// Returns the result of a future that never has to wait.
 fn at_once<T>(ends: impl Future<Output = Result<T>>) -> Result<T> {
     ends.now_or_never().unwrap_or_else(|| Err(Error::Generic { store: "model", source: "waits".into() }))
 }
@@ -284,8 +284,8 @@ impl std::fmt::Display for Client {
     }
 }
 
-/// An actor's wait for the answer to a request. Dropping this value ends the wait. If the actor is gone, its
-/// request becomes a late one.
+/// A wait of an actor for the answer to a request. Dropping this value ends the wait. If the actor has been
+/// killed, its request becomes a late one.
 struct Wait<'a> {
     world: &'a World,
     number: u64,
@@ -414,7 +414,7 @@ impl ObjectStore for Client {
 }
 
 impl Client {
-    /// Returns the keys below a prefix in order. Sends a request for each group of `keys_in_a_list` keys.
+    /// Returns the keys below a prefix, in order. Sends one request for each `keys_in_a_list` keys.
     fn list_after(
         &self,
         prefix: Option<&Path>,

@@ -1,11 +1,11 @@
-//! Checks the explorer. The tests break each rule, and the explorer has to notice.
+//! Tests the explorer itself: the tests break each rule, and the explorer has to notice that.
 
 use duralite_archive::{Rule, break_rule};
 use duralite_failover::{Scenario, draw, explore};
 
 use super::scenarios::{self, limits};
 
-/// Checks that the explorer finds a broken rule if it tries all orders of a small scenario.
+/// Checks that the explorer notices a broken rule when it tries all orders of a small scenario.
 fn finds(rule: Rule, scenario: &Scenario) {
     break_rule(Some(rule));
     let explored = explore(scenario, 5_000_000);
@@ -16,7 +16,7 @@ fn finds(rule: Rule, scenario: &Scenario) {
     }
 }
 
-/// Checks that the explorer finds a broken rule if it draws orders of a larger scenario.
+/// Checks that the explorer notices a broken rule when it tries random orders of a larger scenario.
 fn draws(rule: Rule, scenario: &Scenario) {
     break_rule(Some(rule));
     let drawn = draw(scenario, 1, 20_000);

@@ -1,11 +1,11 @@
-//! Checks that the archive keeps what was promised, whatever goes wrong meanwhile.
+//! Checks that the archive keeps every promise, whatever goes wrong meanwhile.
 
 use duralite_failover::{Scenario, draw, explore};
 
 use super::scenarios::{self, limits};
 
-/// Returns the number of schedules to draw for each large scenario. `FAILOVER_SCHEDULES` overrides the usual
-/// number.
+/// Returns the number of random schedules for each large scenario: `usual`, or the value of
+/// `FAILOVER_SCHEDULES`.
 fn schedules(usual: u64) -> u64 {
     std::env::var("FAILOVER_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
 }

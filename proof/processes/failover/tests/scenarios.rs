@@ -1,4 +1,4 @@
-//! The scenarios. The explorer tries all orders of the small ones, and draws orders of the large ones.
+//! The scenarios. The explorer tries all orders of the small ones, and random orders of the large ones.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ pub fn scenario(actors: Vec<Actor>, limits: Limits) -> Scenario {
     Scenario { actors, limits, keys_in_a_list: usize::MAX, kept: 1 }
 }
 
-/// Returns a pruning policy that keeps each moment for the time of `keep` transactions, and each single
-/// transaction for the time of `transactions` transactions. A transaction takes ten seconds.
+/// Returns a pruning policy. It keeps every moment for as long as `keep` transactions take, and every single
+/// transaction for as long as `transactions` transactions take. A transaction takes ten seconds.
 pub fn policy(keep: u64, transactions: u64) -> Policy {
     Policy { keep: Duration::from_secs(10 * keep), transactions: Duration::from_secs(10 * transactions) }
 }
@@ -52,7 +52,7 @@ pub fn failover(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(2)), standby(Plan::of(1))], limits)
 }
 
-/// Returns a scenario with a pipelined primary and a standby.
+/// Returns a scenario with a primary that looks and uploads at the same time, and a standby.
 pub fn pipelined(limits: Limits) -> Scenario {
     let plan = Plan { is_pipelined: true, ..Plan::of(3) };
     scenario(vec![first(plan), standby(Plan::of(1))], limits)
@@ -63,7 +63,7 @@ pub fn two_standbys(limits: Limits) -> Scenario {
     scenario(vec![first(Plan::of(1)), standby(Plan::of(1)), standby(Plan::of(1))], limits)
 }
 
-/// Returns a scenario with a primary that starts over, and a standby.
+/// Returns a scenario with a primary that loses transactions and starts over, and a standby.
 pub fn gap(limits: Limits) -> Scenario {
     let plan = Plan { has_gap: true, ..Plan::of(1) };
     scenario(vec![first(plan), standby(Plan::of(1))], limits)
@@ -91,19 +91,19 @@ pub fn pruned(limits: Limits) -> Scenario {
     scenario(actors, limits)
 }
 
-/// Returns a scenario like `pruned`, but with a primary that looks only after every third transaction. So it
-/// continues to write for a while after it was replaced.
+/// Returns a scenario like `pruned`, but the primary looks only after every third transaction. So it
+/// continues to write for a while after another actor has replaced it.
 pub fn seldom(limits: Limits) -> Scenario {
     let plan = Plan { compacts: true, looks_each: 3, ..Plan::of(6) };
     let actors = vec![first(plan), standby(Plan::of(1)), pruner(policy(1000, 0), 1)];
     let mut scenario = scenario(actors, limits);
-    // Compaction may merge the newest acknowledged transaction with later settled ones, so a restore need
-    // not be able to end with it.
+    // Compaction may merge the newest acknowledged transaction with later ones. After that, no restore can
+    // end with that transaction.
     scenario.kept = 0;
     scenario
 }
 
-/// Returns a scenario like `pruned` that lasts days, so that snapshots get too old.
+/// Returns a scenario like `pruned`. It lasts several days, so that snapshots become too old.
 pub fn days(limits: Limits) -> Scenario {
     let of_day = Plan { ms_each: 43_200_000, uploads_base: true, uploads_snapshot: true, ..Plan::of(3) };
     let plan = Plan { compacts: true, ..of_day };
@@ -114,7 +114,7 @@ pub fn days(limits: Limits) -> Scenario {
     scenario
 }
 
-/// Returns a scenario with all of these actors and events. It is too large to try every order.
+/// Returns a scenario with all these kinds of actors and events. It is too large for trying every order.
 pub fn large() -> Scenario {
     let plan = Plan { is_pipelined: true, compacts: true, uploads_snapshot: true, ..Plan::of(6) };
     let other = Plan { uploads_base: true, has_gap: true, ..plan };

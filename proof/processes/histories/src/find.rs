@@ -1,11 +1,11 @@
-//! Handles reads by a property. Finds out which version of a register a reader saw if it did not find the
-//! register.
+//! Handles reads of all registers that have a property. If such a read did not return a register, this code
+//! finds out which version of the register the reader saw.
 //!
-//! A reader that did not find a register saw some version without the property. If the order of all versions
-//! is known, the existing edges tell which of them come before the reader, and which after it. Only the
-//! versions in between are left. If all versions without the property come after one writer, so does the
-//! reader. If another writer has replaced all of these versions, the reader comes before that writer. These
-//! are new edges, which may tell more about other readers.
+//! A reader that did not find a register saw some version that does not have the property. If the order of
+//! all versions is known, the existing edges rule some versions out: those that were replaced before the
+//! reader, and those that were written after it. Look at the versions without the property that are left. The
+//! reader comes after the writer of the first of them. And it comes before the writer that replaced the last
+//! of them. These are new edges, which may rule out versions for other readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +14,25 @@ use crate::history::{Property, Register, Written};
 use crate::uses::Use;
 use crate::why::{Place, Why};
 
-/// The versions of a register in order, without the empty one at the beginning. Each version has its writer.
+/// The versions of a register in order, each with its writer. The empty version at the beginning is left out.
 pub type Versions = Vec<(Written, usize)>;
 
-/// A register that a transaction did not find.
+/// A register that a transaction's read by a property did not return.
 pub struct Unknown {
     reader: usize,
     register: Register,
     property: Property,
 }
 
-/// What is known of registers, and what is still unknown.
+/// What the checker knows about registers, and what it does not know yet.
 pub struct Found {
-    /// The versions of each register whose order is known.
+    /// For each register, its versions, if their order is known.
     pub versions: BTreeMap<Register, Versions>,
     pub unknown: Vec<Unknown>,
 }
 
-/// Records what a transaction found. Returns the registers that it did not find.
+/// Records which registers a read by a property found. Returns the registers of the range that it did not
+/// find.
 pub fn note(
     reader: usize,
     property: &Property,
@@ -62,7 +63,8 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Returns those entries of `unknown` whose version no other operation of the transaction tells.
+/// Removes the entries for which another read of the same transaction shows the version. Returns the other
+/// entries.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();
     for one in unknown {
@@ -78,8 +80,8 @@ pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> R
     Ok(left)
 }
 
-/// Adds the edges that follow from the existing edges, which must have no cycle. Returns whether it added
-/// any.
+/// Adds the edges that follow from the existing ones. The existing edges must not form a cycle. Returns
+/// whether this function added any edge.
 pub fn narrow(found: &Found, graph: &mut Graph) -> Result<bool, String> {
     let order = graph.order();
     let mut is_new = false;
@@ -117,13 +119,13 @@ struct Around {
 impl Around {
     fn of(reader: usize, order: &Order) -> Self {
         let mut around = Self { before: order.before(reader), after: order.after(reader) };
-        // A reader has not seen what it writes itself later, so its own writes come after its read.
+        // A transaction's own later writes come after its read, because the read has not seen them.
         around.after[reader] = true;
         around
     }
 
-    /// Returns the first and the last version that the reader can have seen. The empty version has number 0.
-    /// Returns `None` if there is no such version.
+    /// Returns the numbers of the first and the last version that the reader can have seen. The empty version
+    /// has the number 0. Returns `None` if the reader can have seen no version.
     fn narrowed(&self, versions: &Versions, property: &Property) -> Option<(usize, usize)> {
         let first = versions.iter().rposition(|(_, by)| self.before[*by]).map_or(0, |nth| nth + 1);
         let end = versions.iter().position(|(_, by)| self.after[*by]).unwrap_or(versions.len());

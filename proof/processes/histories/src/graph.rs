@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::why::Why;
 
-/// The nodes are the transactions, by number. After them come the moments at which transactions ended.
+/// A graph with a node for each transaction. More nodes follow, one for each moment at which a transaction ended.
 pub struct Graph {
     transactions: usize,
     nodes: usize,
     edges: BTreeMap<usize, BTreeMap<usize, Why>>,
 }
 
-/// A cycle of transactions: each comes before the next one, and the last before the first.
+/// A cycle of transactions: each comes before the next one, and the last comes before the first.
 pub type Circle = Vec<(usize, Why)>;
 
 impl Graph {
@@ -24,9 +24,9 @@ impl Graph {
         from != to && self.edges.entry(from).or_default().insert(to, why).is_none()
     }
 
-    /// Adds edges for transactions that began and ended at these moments. A transaction that began after another had
-    /// ended comes after it. Each end is a node in a chain of moments, and an edge leads from the last moment before a
-    /// transaction's beginning to the transaction. So the number of edges stays small.
+    /// Adds edges for the times at which transactions began and ended. If a transaction began after another had ended,
+    /// it comes after the other. An edge for each such pair would be too many. So each end becomes a node in a chain of
+    /// moments, and each transaction gets one edge from the last moment before it began.
     pub fn add_time(&mut self, spans: impl Iterator<Item = (usize, u64, Option<u64>)>) {
         let spans: Vec<_> = spans.collect();
         let mut ends: Vec<(u64, usize)> =
@@ -52,10 +52,11 @@ impl Graph {
         self.edges.get(&at).into_iter().flat_map(|edges| edges.keys().copied())
     }
 
-    /// Returns a short cycle as the error, if there is a cycle. The search does not recurse, because
+    /// Looks for a cycle. If there is one, returns a short cycle as the error. The search does not recurse, because
     /// histories are long.
     pub fn find_circle(&self) -> Result<(), Circle> {
-        // The state of a node is 0 if it was not visited, 1 if it is on the current path, and 2 if it is done.
+        // The state of a node is 0 if the search has not visited it, 1 if it is on the current path, and 2 if it is
+        // done.
         let mut state = vec![0_u8; self.nodes];
         for start in self.edges.keys() {
             let mut way: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -85,8 +86,8 @@ impl Graph {
         Ok(())
     }
 
-    /// Returns the shortest cycle that it finds through a node of the given cycle, because long cycles are hard
-    /// to read.
+    /// Returns a cycle that goes through a node of the given cycle and is as short as possible, because long cycles are
+    /// hard to read.
     fn shorter(&self, circle: Vec<usize>) -> Vec<usize> {
         let others = circle.iter().take(64).filter_map(|start| self.back_to(*start));
         others.min_by_key(Vec::len).filter(|other| other.len() < circle.len()).unwrap_or(circle)
@@ -114,8 +115,8 @@ impl Graph {
         None
     }
 
-    /// Returns the transactions in a cycle of nodes. The result has one edge in place of all moments between two
-    /// transactions.
+    /// Returns the transactions in a cycle of nodes. If there are moments between two transactions, the result has one
+    /// edge in place of them.
     fn told(&self, circle: &[usize]) -> Circle {
         let first = circle.iter().position(|node| *node < self.transactions).unwrap_or(0);
         let turned = circle[first..].iter().chain(&circle[..first]).copied();
@@ -125,7 +126,7 @@ impl Graph {
         transactions.map(|(nth, node)| (*node, edge(nth))).collect()
     }
 
-    /// Returns the order that the present edges give.
+    /// Returns the order that follows from the present edges.
     pub fn order(&self) -> Order {
         let mut order = Order { after: vec![Vec::new(); self.nodes], before: vec![Vec::new(); self.nodes] };
         for (from, edges) in &self.edges {
@@ -145,12 +146,12 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns for each node whether it comes after this one.
+    /// Returns for each node whether it comes after the given node.
     pub fn after(&self, node: usize) -> Vec<bool> {
         reached(&self.after, node)
     }
 
-    /// Returns for each node whether it comes before this one.
+    /// Returns for each node whether it comes before the given node.
     pub fn before(&self, node: usize) -> Vec<bool> {
         reached(&self.before, node)
     }

@@ -1,4 +1,4 @@
-//! A history: what transactions did, and the content of lists and registers at the end.
+//! A history: what transactions did, and the contents of all lists and registers at the end.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,18 @@ pub enum Op {
     Append(List, Element),
     /// Reads a list.
     Read(List, Vec<Element>),
-    /// Reads the lists that are not empty, from the first number up to and excluding the second.
+    /// Reads all lists that are not empty and have numbers in a range: at least the first number, and less
+    /// than the second.
     Scan(List, List, Vec<(List, Vec<Element>)>),
     /// Writes a register.
     Write(Register, Written),
     /// Reads a register. A register has no value before it is first written.
     Look(Register, Option<Written>),
-    /// Reads all registers of a range whose values have a property.
+    /// Reads all registers of a range whose values have a certain property.
     Find(Property, Vec<(Register, Written)>),
 }
 
-/// A property of a register: its number is in a range, and the division of its value by a number leaves a
+/// A property of a register: its number is in a range, and its value divided by a certain number leaves a
 /// certain remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property {
@@ -43,7 +44,7 @@ pub struct Property {
 }
 
 impl Property {
-    /// Returns whether a value leaves this remainder.
+    /// Returns whether a value leaves the property's remainder.
     #[must_use]
     pub fn has(&self, value: Written) -> bool {
         value % self.divisor.max(1) == self.remainder
@@ -76,12 +77,12 @@ pub struct Tx {
     pub ops: Vec<Op>,
     /// The way in which the transaction ended.
     pub fate: Fate,
-    /// The times at which the transaction began, and at which its end was known. It takes effect at some
-    /// moment in between.
+    /// The time at which the transaction began, and the time at which its end was known. It takes effect at
+    /// some moment in between.
     pub span: Option<(u64, u64)>,
 }
 
-/// All lists and registers at the end.
+/// The contents of all lists and registers at the end of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Last {
     /// The lists that are not empty.

@@ -1,10 +1,10 @@
-//! Checks whether one order of the transactions explains everything that transactions and snapshots saw of
-//! lists and registers (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). The checker does not know what ran
-//! the transactions.
+//! Checks whether there is one order of the transactions that explains all that transactions and snapshots
+//! have seen in lists and registers (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). The checker does not
+//! know which system ran the transactions.
 //!
-//! Each element is appended once. So a list tells the order in which its writers committed. A read of the
-//! list tells after which of these writers the reader comes. Each value is written to a register once. If a
-//! transaction reads one value and then writes another, the first value came first.
+//! Each element is appended only once. So a list shows the order in which its writers committed, and a read
+//! of the list shows after which of these writers the reader comes. Each value is written to a register only
+//! once. If a transaction reads one value and then writes another, the value that it read came first.
 //!
 //! This gives edges between transactions. A writer comes after another writer (ww). A reader comes after the
 //! writer of what it read (wr). A writer comes after a reader that did not see its write (rw). A transaction
@@ -12,8 +12,9 @@
 //! strictly serializable. The check also finds reads of values that were never committed, reads of values
 //! that their own writer replaced, reads of a part of a transaction, and lists that contradict each other.
 //!
-//! A read by a property ([`Op::Find`]) reads every register of its range. A register that it does not return
-//! had a value without the property. The check finds out which value, as far as the other edges tell.
+//! A read by a property ([`Op::Find`]) reads every register of its range. If it does not return a register,
+//! that register had a value without the property. The check finds out which value, if the other edges allow
+//! only some.
 #![forbid(unsafe_code)]
 
 mod check;

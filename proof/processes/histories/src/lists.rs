@@ -1,4 +1,4 @@
-//! The order of the elements in lists, and what it tells about their writers and readers.
+//! The order of the elements in lists, and what it shows about the writers and readers of the lists.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::history::{Element, Fate, List, Op, Tx};
 use crate::why::{Place, Why};
 
-/// Adds the edges of lists. Returns which transactions are known to have taken effect.
+/// Adds the edges that lists show. Returns which transactions are known to have taken effect.
 pub fn add_edges(
     history: &[Tx],
     order: &BTreeMap<List, Vec<Element>>,
@@ -38,7 +38,7 @@ pub fn add_edges(
     Ok(counts)
 }
 
-/// Returns the transaction that appended each element.
+/// Returns, for each element, the transaction that appended it.
 fn writers(history: &[Tx]) -> HashMap<Element, usize> {
     let mut writer = HashMap::new();
     for (number, tx) in history.iter().enumerate() {

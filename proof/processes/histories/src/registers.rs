@@ -1,4 +1,4 @@
-//! Finds the order of the values of registers, as far as the transactions tell it.
+//! Finds the order of the values of registers, as far as the transactions show it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,9 +11,9 @@ use crate::why::{Place, Why};
 /// A value that a register had; `None` before it was first written.
 type Version = (Register, Option<Written>);
 
-/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This
-/// function adds the transactions whose effect only the registers show. Returns what is still unknown about
-/// reads by a property.
+/// Adds the edges that registers show. `counts` says which transactions are known to have taken effect, and
+/// this function adds those whose effect only registers show. Returns the reads by a property that are still
+/// unclear.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],
@@ -68,8 +68,8 @@ pub fn add_edges(
     Ok(Found { versions: versions.collect(), unknown })
 }
 
-/// Returns the versions of a register in order, each with its writer. Leaves out the empty version at the
-/// beginning. Returns `None` if the transactions do not tell the order of all versions.
+/// Returns the versions of a register in order, each with its writer. The empty version at the beginning is
+/// left out. Returns `None` if the transactions do not show the order of all versions.
 fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<Versions> {
     let mut after: HashMap<Option<Written>, (Written, usize)> = HashMap::new();
     let mut writers = 0;
@@ -88,9 +88,9 @@ fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<V
     (versions.len() == writers).then_some(versions)
 }
 
-/// Returns, for each version, the later versions that are known. A value comes after the value that its
-/// writer had read. Every value comes after the empty register. The value at the end comes after every other
-/// value.
+/// Returns, for each version, the later versions that are known. A value is later than the value that its
+/// writer had read. Every value is later than the empty register. The value at the end is later than all
+/// others.
 fn later_versions(
     uses: &[BTreeMap<Register, Use>],
     last: &BTreeMap<Register, Written>,
@@ -108,7 +108,8 @@ fn later_versions(
     next
 }
 
-/// Returns the writer of a value that was read. Fails if that writer itself has replaced the value.
+/// Returns the writer of a value that a transaction has read. Fails if the writer itself replaced this value
+/// later.
 fn final_writer(
     history: &[Tx],
     writer: &HashMap<Written, (Register, usize)>,
@@ -128,8 +129,8 @@ fn final_writer(
     }
 }
 
-/// Finds the transactions with unknown outcome that have taken effect. Such a transaction wrote a value that
-/// is there at the end, or that a transaction which took effect has read.
+/// Finds those transactions with unknown outcome that have taken effect. One of their values is still there
+/// at the end, or a transaction that took effect has read it.
 fn come_about(
     history: &[Tx],
     counts: &mut [bool],
@@ -188,7 +189,8 @@ fn uses_of(number: usize, tx: &Tx, registers: &BTreeSet<Register>) -> Result<Use
             Op::Append(..) | Op::Read(..) | Op::Scan(..) => {}
         }
     }
-    // If a transaction did not find a register, another read of the same transaction may tell its value.
+    // If a transaction did not find a register, another read of the same transaction may show the register's
+    // value.
     let unknown = find::still_unknown(missed, &uses)?;
     Ok(Uses { of: uses, unknown })
 }

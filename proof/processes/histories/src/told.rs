@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::history::{Fate, Op, Property, Tx};
 
-/// Returns the line that reports the operations of a transaction just before it commits, or the reads of a snapshot.
+/// Returns the line that reports the operations of a transaction just before its commit, or the reads of a snapshot.
 #[must_use]
 pub fn commits(number: u64, begin: u64, ops: &[Op]) -> String {
     let mut line = format!("\ncommits {number} {begin}");
@@ -27,11 +27,11 @@ pub fn ended(number: u64, fate: Fate, end: u64) -> String {
 pub struct Told(BTreeMap<u64, Tx>);
 
 impl Told {
-    /// Reads a line. Returns whether the line reports that a transaction has committed. A line that is no report has no
-    /// effect.
+    /// Reads a line. Returns whether the line reports that a transaction has committed. Ignores a line that is not a
+    /// report.
     ///
     /// # Errors
-    /// The line, if it is a report that cannot be read.
+    /// If the line is a report that cannot be read, returns the line.
     pub fn line(&mut self, line: &str) -> Result<bool, String> {
         self.read(line).ok_or_else(|| format!("not a report: {line}"))
     }

@@ -1,20 +1,21 @@
-//! The use that a transaction makes of a register.
+//! How a transaction uses a register.
 
 use crate::history::{Register, Written};
 
 /// A transaction's use of one register.
 #[derive(Default)]
 pub struct Use {
-    /// The value that the transaction read before it wrote the register; `None` if it did not read the
-    /// register before that.
+    /// The value that the transaction read before its first write to the register; `None` if there was no
+    /// such read.
     pub read: Option<Option<Written>>,
     /// The values that the transaction wrote, in order.
     pub wrote: Vec<Written>,
 }
 
 impl Use {
-    /// Returns the value that the transaction must read next: the one that it last wrote, or, if it wrote
-    /// none, the one that it has read. Returns `None` if it may be any value.
+    /// Returns the value that the transaction must get from its next read. This is the value that it wrote
+    /// last. If it wrote none, it is the value that it has read. Returns `None` if the next read may return
+    /// any value.
     pub fn known(&self) -> Option<Option<Written>> {
         self.wrote.last().copied().map(Some).or(self.read)
     }

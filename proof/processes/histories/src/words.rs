@@ -1,4 +1,4 @@
-//! Describes a history in words for people.
+//! Describes a history in words that people can read.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A list. The text shows only its end, because only the end matters to people.
+/// Prints only the end of a list, because people need no more.
 struct End<'a>(&'a [u64]);
 
 impl fmt::Display for End<'_> {
@@ -51,7 +51,7 @@ pub fn transaction(number: usize, tx: &Tx) -> String {
     format!("transaction {number} ({fate}{span}) {}", ops.join("; "))
 }
 
-/// Describes a cycle of transactions: which comes before which and why, and the operations of each.
+/// Describes a cycle of transactions: which comes before which, why, and what each of them did.
 pub fn circle(circle: &Circle, history: &[Tx]) -> String {
     let mut text = String::from("a circle:");
     for (nth, (from, why)) in circle.iter().enumerate() {

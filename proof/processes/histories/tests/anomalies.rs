@@ -1,4 +1,4 @@
-//! The anomalies of the literature, written by hand as histories of lists, of registers, and of both.
+//! The anomalies known from the literature, written by hand as histories of lists, of registers, and of both.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Last, Op, Tx, check, reads_of_the_uncommitted};
@@ -47,7 +47,7 @@ fn refused(history: &[Tx], last: &Last, words: &[&str]) {
 
 #[test]
 fn a_dirty_read() {
-    // The writer commits later, and appends another element after the one that was read.
+    // The writer commits later, and appends another element after the one that the reader saw.
     let history = [committed(&[append(1, 10), append(1, 11)]), committed(&[read(1, &[10])])];
     refused(&history, &last(&[(1, &[10, 11])], &[]), &["a part of what 0 appended to list 1"]);
     let history = [committed(&[write(1, 10), write(2, 20)]), committed(&[look(1, 10), look(2, None)])];
@@ -101,7 +101,7 @@ fn write_skew() {
     refused(&history, &last(&[], &[(1, 10), (2, 20)]), &["0 -(rw, register 1)-> 1"]);
 }
 
-/// The anomaly of Fekete, O'Neil and O'Neil. Without the reader the history has no anomaly.
+/// The read-only anomaly of Fekete, O'Neil and O'Neil. Without the reader, the history has no anomaly.
 #[test]
 fn an_anomaly_of_a_transaction_that_only_reads() {
     let writers =
@@ -134,10 +134,10 @@ fn a_read_that_is_behind_the_time() {
             &end,
             &["0 -(time)-> 1", "1 -(rw", "from 3 to 4"],
         );
-        // A reader that ran at the same time as the writer need not have seen what the writer wrote.
+        // If a reader ran at the same time as the writer, it need not have seen the write.
         check(&[writer.clone(), at(2, 4, &[stale])], &end).unwrap();
     }
-    // The history has many transactions between these two. The report shows them as one edge.
+    // There are many transactions between these two. The report shows one edge in place of them.
     let mut history = vec![writer];
     history.extend((1..50).map(|nth| at(nth * 10, nth * 10 + 1, &[look(2, None)])));
     history.push(at(900, 901, &[look(1, None)]));

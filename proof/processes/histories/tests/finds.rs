@@ -1,9 +1,9 @@
-//! Tests reads by a property. A read by a property also reads the registers that it does not find.
+//! Tests reads by a property. Such a read also reads those registers that it does not return.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
-/// Returns a read of the registers whose values have this last digit.
+/// Returns a read of all registers whose values end with this digit.
 fn find(digit: u64, found: &[(u64, u64)]) -> Op {
     Op::Find(Property { from: 1, to: 9, divisor: 10, remainder: digit }, found.to_vec())
 }
@@ -58,26 +58,27 @@ fn what_is_not_found_any_more_was_replaced() {
     };
     verdict(&history(&[], 7), &[(1, 16)]).unwrap();
     verdict(&history(&[], 5), &[(1, 16)]).unwrap();
-    // A read between the two writes has to find the value. A read after both must not.
+    // If the read comes between the two writes, it has to find the value. If it comes after both, it must not
+    // find the value.
     let missed = verdict(&history(&[], 3), &[(1, 16)]).unwrap_err();
     assert!(missed.contains("transaction 2 did not find register 1"), "{missed}");
     assert!(verdict(&history(&[(1, 15)], 7), &[(1, 16)]).unwrap_err().contains("rw, register 1"));
 }
 
-/// Only another reader tells where one reader belongs in the order.
+/// The place of one reader in the order follows only from another reader.
 #[test]
 fn one_read_tells_about_another_one() {
     let mut history = vec![
         any(&update(1, None, 15)),
         any(&update(1, 15, 16)),
-        // The reader comes before the first writer or after the second one. Register 3 tells which.
+        // The reader comes before the first writer or after the second one. Register 3 shows which.
         any(&[find(5, &[]), Op::Look(3, Some(30))]),
         any(&[Op::Look(1, Some(15)), Op::Look(2, None)]),
         any(&[Op::Look(1, Some(16)), Op::Look(3, None), Op::Write(3, 30)]),
     ];
     verdict(&history, &[(1, 16), (3, 30)]).unwrap();
-    // The reader comes after both writers. So a transaction that has seen neither writer cannot have seen the
-    // reader's write.
+    // The reader comes after both writers. So if a transaction has seen neither writer, it cannot have seen a
+    // write of the reader either.
     history[2].ops.extend(update(4, None, 40));
     history.push(any(&[Op::Look(4, Some(40)), Op::Look(1, None)]));
     verdict(&history, &[(1, 16), (3, 30), (4, 40)]).unwrap_err();
@@ -90,7 +91,8 @@ fn a_transaction_finds_its_own_writes() {
     };
     own(&[(1, 15)]).unwrap();
     assert!(own(&[]).unwrap_err().contains("did not find 15"));
-    // A transaction also must not find one value of a register and read another one, in either order.
+    // A transaction also must not see two values of a register, one in a read by a property and one in
+    // another read, in either order.
     let writer = any(&update(1, None, 15));
     for ops in [[Op::Look(1, None), find(5, &[(1, 15)])], [find(5, &[]), Op::Look(1, Some(15))]] {
         verdict(&[writer.clone(), any(&ops)], &[(1, 15)]).unwrap_err();

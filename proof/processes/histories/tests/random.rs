@@ -1,5 +1,5 @@
-//! Tests with random histories. The checker accepts transactions that ran one by one, and notices a read that
-//! was changed afterwards.
+//! Tests with random histories. The checker accepts transactions that ran one by one, and notices if a read
+//! is changed afterwards.
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
@@ -75,7 +75,7 @@ fn what_took_effect_one_after_the_other_is_accepted() {
     }
 }
 
-/// Some transactions see the state before the last twenty transactions.
+/// Some transactions read an old state, from before the last twenty transactions.
 #[test]
 fn reads_of_an_old_state_are_noticed() {
     let mut noticed = [0; 4];
@@ -97,7 +97,7 @@ fn reads_of_an_old_state_are_noticed() {
         history[victim] = Tx { ops: vec![stale], fate: Fate::Committed, span: history[victim].span };
         noticed[kind] += u64::from(check(&history, &last).is_err());
     }
-    // A read of an old state shows nothing if no transaction has changed the value since. So the checker
-    // cannot notice every one of these histories.
+    // A read of an old state is harmless if no transaction has changed the value since. So the checker cannot
+    // notice every one of these histories.
     assert!(noticed.iter().all(|times| *times >= 8), "{noticed:?}");
 }

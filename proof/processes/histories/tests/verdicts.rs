@@ -33,8 +33,8 @@ fn the_checker_catches_a_phantom() {
     assert!(why.contains("rw"), "{why}");
 }
 
-/// This history could happen if a transaction released its locks before its commit had its position in the
-/// log. Then a crash could lose a commit that another transaction had read.
+/// This history could happen if a transaction released its locks before its commit had a position in the log.
+/// Then a crash could lose a commit that another transaction had already read.
 #[test]
 fn the_checker_catches_a_lost_dependency() {
     let history = [
@@ -77,7 +77,7 @@ fn the_checker_accepts_registers_and_snapshots_that_are_serializable() {
     let history = [
         at((1, 9), &[Op::Look(1, None), Op::Write(1, 10), Op::Write(1, 11), Op::Look(1, Some(11))]),
         at((2, 8), &[Op::Write(1, 12), Op::Append(1, 20)]),
-        // A transaction that began before another had ended may or may not have seen what the other wrote.
+        // If a transaction began before another had ended, it may or may not have seen what the other wrote.
         at((3, 4), &[Op::Look(1, Some(11)), Op::Read(1, vec![])]),
         at((10, 11), &[Op::Look(1, Some(12)), Op::Scan(0, 5, vec![(1, vec![20])]), Op::Look(1, Some(12))]),
         Tx { ops: vec![Op::Write(2, 30)], fate: Fate::Unknown, span: Some((5, 6)) },
@@ -94,8 +94,7 @@ fn the_checker_catches_a_snapshot_that_is_behind_the_time() {
     assert!(why.contains("time") && why.contains("rw"), "{why}");
     let read = at((3, 4), &[Op::Read(1, vec![])]);
     assert!(verdict_of_both(&[at((1, 2), &[Op::Append(1, 10)]), read], &[(1, &[10])], &[]).is_err());
-    // If a snapshot was opened before a transaction began, the snapshot must not see what that transaction
-    // wrote.
+    // A snapshot that was opened before a transaction began must not see what that transaction wrote.
     let early = at((1, 2), &[Op::Look(1, Some(10))]);
     assert!(verdict_of_both(&[early, Tx { span: Some((3, 4)), ..write }], &[], &[(1, 10)]).is_err());
 }
@@ -118,7 +117,7 @@ fn the_checker_catches_what_registers_tell() {
     let both = |first: &[Op], second: &[Op], last| {
         verdict_of_both(&[committed(first), committed(second)], &[], &[(1, last)])
     };
-    // The histories are a lost update, a transaction that is seen in part, a read of a value that its writer
+    // The histories: a lost update, a transaction that is seen in part, a read of a value that its own writer
     // replaced, and a transaction that reads two values of one register.
     let update = |value| [Op::Look(1, None), Op::Write(1, value)];
     assert!(both(&update(10), &update(11), 11).unwrap_err().contains("circle"));
@@ -131,7 +130,7 @@ fn the_checker_catches_what_registers_tell() {
     assert!(both(&[Op::Write(1, 10)], &twice, 10).unwrap_err().contains("and then"));
     let own = [Op::Write(1, 11), Op::Look(1, Some(10))];
     assert!(both(&[Op::Write(1, 10)], &own, 11).is_err());
-    // One read sees a value whose transaction aborted, and another one a value that no transaction wrote.
+    // One read sees a value of an aborted transaction, and another a value that no transaction wrote.
     let aborted = Tx { ops: vec![Op::Write(1, 10)], fate: Fate::Aborted, span: None };
     assert!(verdict_of_both(&[aborted.clone(), committed(&[Op::Look(1, Some(10))])], &[], &[]).is_err());
     assert!(verdict_of_both(&[aborted], &[], &[(1, 10)]).is_err());
@@ -146,7 +145,7 @@ fn the_checker_catches_a_part_of_what_nobody_was_told_of() {
     verdict_of_both(&both, &[], &[]).unwrap();
     verdict_of_both(&both, &[(1, &[10])], &[(1, 20)]).unwrap();
     assert!(verdict_of_both(&both, &[(1, &[10])], &[]).unwrap_err().contains("gone"));
-    // A snapshot saw the value before the crash, so the value must not be gone.
+    // A snapshot saw the value before the crash, so the value must not be lost.
     let unknown = Tx { ops: vec![Op::Write(1, 20)], fate: Fate::Unknown, span: None };
     let shown = committed(&[Op::Look(1, Some(20))]);
     assert!(verdict_of_both(&[unknown, shown], &[], &[]).unwrap_err().contains("gone"));

@@ -1,4 +1,4 @@
-//! Runs the program of a process: SQL statements, and a record of what SQLite has acknowledged.
+//! Runs the program of one process: its SQL statements. Records what SQLite has acknowledged to the process.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,9 +10,9 @@ use crate::call::Call;
 use crate::clock;
 use crate::scenario::{Actor, Via};
 
-/// The time for which SQLite's own busy handler waits, in milliseconds of the process's own clock.
+/// The time for which SQLite's busy handler waits, in milliseconds of the process's own clock.
 const BUSY_MS: u64 = 30;
-/// The number of attempts that a process makes at an operation.
+/// How many times a process tries an operation.
 const TRIES: u32 = 3;
 /// `ROWS_BEFORE` is the largest number of rows that exist when a schedule begins. `ROWS` is the number of
 /// rows that each process may insert.
@@ -26,7 +26,8 @@ pub fn first_row(process: usize) -> usize {
     ROWS_BEFORE + process * ROWS
 }
 
-/// Returns the number of the first row of a restarted process. The rows of its first life may already be there.
+/// Returns the number of the first row that a restarted process inserts. The rows of its first life may
+/// already be in the database.
 pub fn first_row_again(process: usize) -> usize {
     first_row(process) + ROWS_OF_A_LIFE
 }
@@ -36,9 +37,9 @@ struct Run {
     actor: Actor,
     connection: Option<Connection>,
     next_row: usize,
-    /// The rows that the open transaction has inserted, a bit for each.
+    /// The rows that the open transaction has inserted, as one bit for each row.
     pending: u64,
-    /// The rows that were acknowledged when the open transaction first read, a bit for each.
+    /// The rows that had been acknowledged when the open transaction first read, as one bit for each row.
     began: Option<u64>,
 }
 
@@ -52,7 +53,8 @@ pub fn run(process: usize, actor: Actor, first_row: usize) {
         board().note(process, Call::Ended, number as i32, code);
         board().operation_ended(process);
     }
-    // If the program does not close its connection, the process ends with the connection open, as if killed.
+    // If the program does not close its connection, the process ends with an open connection, as if it were
+    // killed.
     std::mem::forget(run.connection.take());
 }
 
@@ -75,13 +77,13 @@ impl Run {
         unreachable!()
     }
 
-    /// Returns whether this result code is correct while other processes work on the database.
+    /// Returns whether a process may get this result code while other processes use the database.
     fn is_expected(&self, code: i32) -> bool {
         match code & 0xff {
             ffi::SQLITE_OK => true,
             _ if self.actor.is_auditor => false,
             ffi::SQLITE_BUSY => true,
-            // A process that recovers the wal-index may stand still for a long time.
+            // A process that recovers the wal-index may be stopped for a long time.
             ffi::SQLITE_PROTOCOL => true,
             // The guard makes stock SQLite refuse the database.
             ffi::SQLITE_NOTADB if self.actor.via == Via::Stock => true,
@@ -131,7 +133,7 @@ impl Run {
     }
 
     fn sql(&mut self, sql: &str) -> Result<(), Error> {
-        // If the transaction could not begin, the process skips COMMIT.
+        // If the transaction could not begin, the process skips its COMMIT.
         let goes = |connection: &&Connection| sql != "COMMIT" || !connection.is_autocommit();
         let Some(connection) = self.connection.as_ref().filter(goes) else { return Ok(()) };
         let mut statement = connection.prepare(sql)?;
@@ -171,7 +173,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that every row that was acknowledged before the transaction began is there.
+    /// Checks that the database has every row that was acknowledged before the transaction began.
     fn read(&mut self) -> Result<(), Error> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let before = board().acknowledged.load(SeqCst);
@@ -190,7 +192,7 @@ impl Run {
     }
 }
 
-/// Returns SQLite's extended result code; 1 for an error that is not SQLite's.
+/// Returns SQLite's extended result code; 1 for an error that does not come from SQLite.
 fn code_of(error: &Error) -> i32 {
     match error {
         Error::SqliteFailure(failure, _) => failure.extended_code,

@@ -1,8 +1,8 @@
 //! Memory that the processes of a schedule share with their leader. It says which process has the turn, which
-//! files each process has open and which locks it holds, which steps were taken, and which rows were
-//! acknowledged.
+//! files each process has open and which locks it holds, which steps the processes have taken, and which rows
+//! were acknowledged.
 //!
-//! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next one. So
+//! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next turn. So
 //! only one process at a time stores to this memory. The words are atomic because several processes map them.
 
 use std::fmt;
@@ -32,11 +32,11 @@ pub enum Stop {
     Limit,
     /// The process sleeps.
     Yield,
-    /// The process waits until another process has ended an operation.
+    /// The process waits until another process has ended one of its operations.
     Nap,
-    /// The process has ended an operation of its program, and the leader asked to be told.
+    /// The process has ended an operation of its program, and the leader has asked to be told about that.
     Operation,
-    /// The process has come to a barrier, at which all processes wait for each other.
+    /// The process has reached a barrier, at which all processes wait for each other.
     Barrier,
     /// The program of the process has ended.
     Done,
@@ -60,9 +60,9 @@ impl Stop {
 pub struct OpenFile {
     /// The number of the file's [`Kind`]; 0 when the file is closed.
     pub kind: AtomicU8,
-    /// The file's inode when it was opened.
+    /// The inode that the file had when the process opened it.
     pub inode: AtomicU64,
-    /// The inode of the `-shm` that is mapped for this file; 0 for none.
+    /// The inode of the `-shm` that the process has mapped for this file; 0 for none.
     pub shm: AtomicU64,
     /// The lock on the database file that the base VFS holds.
     pub held: AtomicI32,
@@ -78,7 +78,7 @@ pub struct Process {
     pub opened: AtomicU32,
     /// The time on the process's own clock, in nanoseconds.
     pub clock_ns: AtomicU64,
-    /// The time when the process's operation began, in nanoseconds.
+    /// The time at which the process's present operation began, in nanoseconds of its own clock.
     pub began_ns: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ pub struct Entry {
     pub process: AtomicU8,
     pub call: AtomicU8,
     pub kind: AtomicU8,
-    /// The processes that could have taken the step, a bit for each.
+    /// The processes that could have taken the step, as one bit for each process.
     pub ready: AtomicU8,
     pub argument: AtomicI32,
     pub code: AtomicI32,
@@ -99,9 +99,9 @@ pub struct Entry {
 /// The shared memory. It starts as zeros.
 #[repr(C)]
 pub struct Board {
-    /// The process that has the turn, as its number plus 1; 0 for the leader.
+    /// The process that has the turn, as its number plus 1; 0 if the leader has it.
     turn: AtomicU32,
-    /// The step before which the leader gets its turn back.
+    /// The leader gets its turn back before the step with this number.
     limit: AtomicU32,
     step: AtomicU32,
     ready: AtomicU8,
@@ -109,7 +109,7 @@ pub struct Board {
     entries: AtomicU32,
     text_bytes: AtomicU32,
     findings: AtomicU32,
-    /// The rows whose insertion was acknowledged, a bit for each.
+    /// The rows whose insertion was acknowledged, as one bit for each row.
     pub acknowledged: AtomicU64,
     pub processes: [Process; PROCESSES],
     trace: [Entry; ENTRIES],
@@ -118,14 +118,14 @@ pub struct Board {
 
 impl Zeroable for Board {}
 
-/// Returns the board of this process and of the processes that it forks.
+/// Returns the board that this process shares with the processes that it forks.
 pub fn board() -> &'static Board {
     static BOARD: OnceLock<&'static Board> = OnceLock::new();
     BOARD.get_or_init(map)
 }
 
 impl Process {
-    /// Marks the files of a process that has ended as closed.
+    /// After a process has ended, marks its files as closed.
     pub fn close_all(&self) {
         let opened = self.opened.swap(0, SeqCst) as usize;
         for file in self.files.iter().take(opened) {
@@ -138,7 +138,7 @@ impl Process {
 }
 
 impl Board {
-    /// Clears the board for the next schedule. Only the leader may be running.
+    /// Clears the board for the next schedule. No process but the leader may be running.
     pub fn clear(&self) {
         for process in &self.processes {
             process.alive.store(false, SeqCst);
@@ -152,7 +152,7 @@ impl Board {
         self.acknowledged.store(0, SeqCst);
     }
 
-    /// Gives a process its turn, up to the step `limit`, and waits until the process hands the turn back.
+    /// Gives a process its turn until the step `limit`, and waits until the process hands the turn back.
     /// Returns `None` if that takes longer than `patience`.
     pub fn run(&self, process: usize, limit: u32, patience: Duration) -> Option<Stop> {
         self.limit.store(limit, SeqCst);
@@ -200,8 +200,8 @@ impl Board {
         }
     }
 
-    /// Waits until the process may take its next step. The process calls this just before the step. Returns the
-    /// step's entry, into which the process writes the result.
+    /// Waits until the process may take its next step. The process calls this just before the step. Returns
+    /// the step's entry in the trace, into which the process writes the step's result.
     pub fn step(&self, process: usize, call: Call, kind: Kind, argument: i32) -> &Entry {
         if self.step.load(SeqCst) == self.limit.load(SeqCst) {
             self.hand_over(process, Stop::Limit);
@@ -211,8 +211,8 @@ impl Board {
     }
 
     /// Hands over the turn of a process that sleeps or naps. Outside a race this counts as a step, after
-    /// which other processes run. In a race it is no step, because a sleeping process can do nothing until
-    /// another process has taken a step.
+    /// which other processes run. In a race it does not count, because a sleeping process can do nothing
+    /// until another process has taken a step.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         if grain::is_race() {
             self.note(process, call, argument, 0);
@@ -226,15 +226,15 @@ impl Board {
         self.hand_over(process, if call == Call::Nap { Stop::Nap } else { Stop::Yield });
     }
 
-    /// Hands over the turn of a process that has ended an operation of its program, if the leader wants to
-    /// know.
+    /// Hands over the turn of a process that has ended an operation of its program, if the leader wants to be
+    /// told about that.
     pub fn operation_ended(&self, process: usize) {
         if self.wants_operations.load(SeqCst) {
             self.hand_over(process, Stop::Operation);
         }
     }
 
-    /// Hands over the turn of a process that waits for all others.
+    /// Hands over the turn of a process that waits for all other processes.
     pub fn barrier(&self, process: usize) {
         self.hand_over(process, Stop::Barrier);
     }
@@ -275,12 +275,13 @@ impl Board {
         }
     }
 
-    /// Returns whether the trace is full. If it is, the leader abandons the schedule.
+    /// Returns whether the trace is full. In that case the leader abandons the schedule.
     pub fn is_full(&self) -> bool {
         self.entries.load(SeqCst) as usize >= ENTRIES - 1
     }
 
-    /// Sets which processes can run, and whether the leader gets its turn back when an operation has ended.
+    /// Sets which processes can run now, and whether the leader gets its turn back each time an operation has
+    /// ended.
     pub fn set_ready(&self, ready: u8, wants_operations: bool) {
         self.ready.store(ready, SeqCst);
         self.wants_operations.store(wants_operations, SeqCst);

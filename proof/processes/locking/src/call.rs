@@ -10,7 +10,7 @@ macro_rules! words {
         pub enum $name { $($value,)* }
 
         impl $name {
-            /// Returns the value with this number; the first value if no value has it.
+            /// Returns the value with this number; the first value if no value has this number.
             pub fn of(number: u8) -> Self {
                 const ALL: &[$name] = &[$($name::$value,)*];
                 ALL.get(usize::from(number)).copied().unwrap_or(ALL[0])
@@ -69,7 +69,7 @@ words! {
 }
 
 impl Kind {
-    /// Returns the kind of a file with this path.
+    /// Returns the kind of file that has this path.
     pub fn of_path(path: &[u8]) -> Self {
         let ends = |end: &[u8]| path.ends_with(end);
         if ends(b"-wal") {

@@ -1,4 +1,4 @@
-//! A process of a schedule. The leader starts, reaps and kills it.
+//! A process of a schedule. The leader starts it, kills it, and waits for its end.
 #![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +28,7 @@ impl Child {
         if let Some(pid) = Pid::from_raw(pid) {
             return Self { process, pid };
         }
-        // If the leader is killed, this process must end too, and not wait for a turn for ever.
+        // If the leader is killed, this process must end too. Otherwise it would wait for its turn for ever.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
         me::become_process(process);
         watch::begin();

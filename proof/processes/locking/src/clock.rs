@@ -1,5 +1,5 @@
-//! The clock of a process in a schedule. Time passes only while the process sleeps, so no schedule depends on the machine's speed. Each
-//! sleep is a step.
+//! The clock of a process in a schedule. Time passes only while the process sleeps, so no schedule depends on the
+//! machine's speed. Each sleep is a step.
 //!
 //! The functions here replace functions of the C library in this program, because the linker prefers them.
 #![allow(unsafe_code)] // functions of the C library
@@ -16,16 +16,16 @@ use crate::grain;
 use crate::me::process;
 use crate::watch;
 
-/// The shortest sleep in nanoseconds. A shorter sleep takes this long too, so that a loop that polls at
-/// short intervals reaches its time limit after few steps.
+/// The shortest sleep in nanoseconds. A shorter sleep takes this long too. So a loop that polls at short intervals
+/// reaches its time limit after few steps.
 const SHORTEST_NS: u64 = 250_000;
-/// The longest total time in nanoseconds for which an operation may wait. The busy handler of its connection gives up
-/// far sooner. But if a process has stopped while it recovers the wal-index, SQLite itself waits for it for ten seconds
-/// before it returns `SQLITE_PROTOCOL`.
+/// The longest total time in nanoseconds for which an operation may wait. Normally the connection's busy handler gives
+/// up far sooner. But if another process was stopped while it recovered the wal-index, SQLite itself waits for ten
+/// seconds, and then returns `SQLITE_PROTOCOL`.
 const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
-/// Checks that the functions below replace those of the C library for all code of this program.
+/// Checks that all code of this program calls the functions below, and not those of the C library.
 pub fn check() {
     let pairs = [
         (libc::nanosleep as *const (), nanosleep as *const ()),
@@ -39,8 +39,8 @@ pub fn check() {
     );
 }
 
-/// Sleeps for `ns` nanoseconds of the process's own clock. If the operation has waited too long in total,
-/// records a finding and ends the process.
+/// Sleeps for `ns` nanoseconds of the process's own clock. If the process's operation has then waited too long in
+/// total, records a finding and ends the process.
 pub fn sleep(process: usize, ns: u64) {
     let state = &board().processes[process];
     let now = state.clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst) + ns.max(SHORTEST_NS);
@@ -56,7 +56,7 @@ pub fn sleep(process: usize, ns: u64) {
     board().pause(process, Call::Sleep, i32::try_from(ns / 1000).unwrap_or(i32::MAX));
 }
 
-/// Notes the time at which an operation begins.
+/// Records the time at which an operation begins.
 pub fn operation_begins(process: usize) {
     let state = &board().processes[process];
     state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
@@ -68,9 +68,10 @@ pub fn has_waited(process: usize) -> Duration {
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
 }
 
-/// Waits, in real time, after a process was killed. A process that finds a lock in memory taken asks the kernel whether
-/// the holder is alive. It asks at most once in 2 ms, by a clock that this module does not replace. Without the wait
-/// here, the speed of the machine would decide whether a process notices the death when it next looks at the lock.
+/// The leader calls this after it has killed a process. It waits in real time. If a process wants a lock that a dead
+/// process holds in memory, it asks the kernel whether the holder is alive. It asks at most once in 2 ms, by a clock
+/// that this module does not replace. Without the wait here, the speed of the machine would decide whether a process
+/// notices the death when it next looks at the lock.
 pub fn let_death_be_noticed() {
     std::thread::sleep(Duration::from_micros(2200));
 }
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn nanosleep(asked: *const timespec, _left: *mut timespec)
     sleep_as_asked(asked)
 }
 
-/// Replaces the C library's function. No caller here sleeps until an absolute time.
+/// Replaces the C library's function. No caller in this program sleeps until an absolute time.
 ///
 /// # Safety
 /// The same as that of the C library's function.

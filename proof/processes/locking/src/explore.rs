@@ -1,5 +1,5 @@
-//! Runs many schedules of a scenario: all schedules with few deviations, or a random sample of them, and
-//! then schedules with random deviations.
+//! Runs many schedules of a scenario. First come all schedules with few deviations, or a random sample of
+//! them. Then come schedules with random deviations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,13 +14,13 @@ pub struct Bounds {
     pub preemptions: usize,
     /// The largest number of deaths in a schedule.
     pub deaths: usize,
-    /// The largest number of schedules that the exploration runs for each number of deviations. If there are
-    /// more, it draws this many of them.
+    /// For each number of deviations, the largest number of schedules that the exploration runs. If there are
+    /// more, it runs a random sample of this size.
     pub limit: usize,
     /// The number of additional random schedules.
     pub random: u64,
     pub seed: u64,
-    /// A text that ends the exploration when a finding contains it; `None` for no such text.
+    /// A text. The exploration ends when a finding contains it. `None` if there is no such text.
     pub until: Option<String>,
 }
 
@@ -30,18 +30,19 @@ pub struct Report {
     pub schedules: u64,
     pub steps: u64,
     pub deaths: u64,
-    /// The number of schedules within the bounds. If this number is larger than `schedules`, the explored
-    /// schedules are a sample.
+    /// The number of schedules within the bounds. If it is larger than `schedules`, the exploration has run
+    /// only a sample.
     pub possible: u64,
-    /// The number of schedules that began with other steps than the schedule that they extend.
+    /// The number of schedules that should have begun with the same steps as an earlier schedule, but did
+    /// not.
     pub diverged: u64,
     /// Each kind of finding, with the plan of the first schedule that showed it, and the number of schedules
-    /// that showed it. Plans with fewer deviations run first.
+    /// that showed it. The plans with the fewest deviations run first.
     pub findings: BTreeMap<String, (Plan, u64)>,
 }
 
-/// A schedule to run. It adds a deviation to a schedule that has already run. `begins` is the hash of that
-/// schedule's steps before the new deviation.
+/// A schedule to run. It is a schedule that has already run, with one more deviation. `begins` is the hash of
+/// the earlier schedule's steps before that deviation.
 struct Candidate {
     plan: Plan,
     begins: u64,
@@ -76,19 +77,20 @@ fn with_step(hash: u64, step: &Step, code: i32) -> u64 {
     (hash ^ word ^ (code as u64) << 24).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// Returns a hash of the first steps of a schedule. The hash leaves out the results of calls, because a process
-/// that is killed within a call leaves no result.
+/// Returns a hash of the first steps of a schedule. It does not include the results of calls, because a
+/// process that is killed within a call leaves no result.
 fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// Returns for each step whether a deviation at this step is worthwhile. The steps of a process between two
-/// sleeps are a round, and a waiting process repeats its round. If a process makes the same calls with the
-/// same results in several rounds, and no process does anything new meanwhile, only the first round counts.
+/// Returns for each step whether the exploration should try a deviation at this step. The steps of a process
+/// between two sleeps form a round, and a process that waits repeats its round. Suppose that a process makes
+/// the same calls with the same results in several rounds, and that no process does anything new meanwhile.
+/// Then only the first of these rounds is worth a deviation.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // The present round of each process. It has the round's hash, the number of different rounds that were
-    // known when the round began, and the round's steps.
+    // The present round of each process: the round's hash, the number of different rounds that were known
+    // when it began, and its steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =
@@ -168,7 +170,7 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
     report
 }
 
-/// Offers every schedule that has one deviation more than this one.
+/// Offers every schedule that has one more deviation than this one.
 fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, random: &mut fastrand::Rng) {
     let kills = plan.kills();
     let may_kill = kills < bounds.deaths;
@@ -187,7 +189,7 @@ fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, rando
             offer(Action::Kill);
             offer(Action::Restart);
         }
-        // When a process naps, another one runs next in any case, so a preemption would change nothing.
+        // After a nap another process runs in any case, so a preemption there would change nothing.
         if may_preempt && step.call != Call::Nap {
             for to in (0..8).filter(|to| step.ready >> to & 1 == 1 && *to != step.process) {
                 offer(Action::Preempt(to));

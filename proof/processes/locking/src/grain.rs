@@ -1,22 +1,21 @@
-//! Decides where the processes of a race stop. Either they stop at a few steps of each transaction, so that
-//! the exploration can run all interleavings. Or they stop at each call and each store that other processes
-//! could notice.
+//! Decides where the processes of a race stop. With coarse grain they stop at a few steps of each
+//! transaction, so that the exploration can run all interleavings. With fine grain they stop at each call and
+//! each store that other processes could notice.
 //!
-//! This module has an effect only in a race, and only in a process that has begun to race and has not
-//! stopped.
+//! This module has an effect only in a race, and only in a process that is racing at the moment.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use crate::call::{Call, Kind};
 
-/// The distance between the stops of the processes of a race.
+/// How often the processes of a race stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Grain {
-    /// A process stops before each operation. In a commit it also stops after validation, before the first
-    /// store into the log. It stops again when the transaction is sealed and not yet published. In a
-    /// checkpoint the process stops before it writes the first page home.
+    /// A process stops before each operation. In a commit it also stops twice: after validation, before the
+    /// first store into the log; and when the transaction is sealed but not yet published. In a checkpoint
+    /// the process stops before it writes the first page into the database file.
     Coarse = 1,
     /// A process stops before each lock of the wal-index, each read and write of the database file, each
     /// store into the log, and each store to the header of the wal-index. It also stops before and after each
@@ -27,30 +26,30 @@ pub enum Grain {
 /// The [`Grain`] of the race, as a number; 0 if there is no race. Forked processes inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
-/// How many times one operation stops at one place, at most. Without this limit, an engine that recovers
-/// what a dead process has left could stop thousands of times. A process that waits for this recovery gets
-/// a turn after each stop.
+/// The largest number of times that one operation stops at one place. A process that recovers what a dead
+/// process has left could otherwise stop thousands of times. After each of these stops, a process that waits
+/// for the recovery would get a turn.
 const MOST: u32 = 80;
 
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
-    /// How many times this operation has come to each of three places. With [`Grain::Coarse`] the process
-    /// stops at each place only once.
+    /// For each of three places, how many times this operation has come there. With [`Grain::Coarse`] the
+    /// process stops at each place only once.
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
-/// Returns whether this program explores races. Otherwise it explores the locks of files.
+/// Returns whether this program explores races. If not, it explores the locks of files.
 pub fn is_race() -> bool {
     GRAIN.load(SeqCst) != 0
 }
 
-/// Sets the grain for the processes that are forked from now on.
+/// Sets the grain for all processes that are forked after this call.
 pub fn set(grain: Grain) {
     GRAIN.store(grain as u8, SeqCst);
 }
 
-/// Notes that this process races from now on, or, with `false`, that it has stopped racing.
+/// Records that this process begins to race, or, with `false`, that it no longer races.
 pub fn races(races: bool) {
     RACES.set(races);
 }
@@ -60,13 +59,13 @@ pub fn is_racing() -> bool {
     RACES.get()
 }
 
-/// Notes that this process begins a new operation.
+/// Records that this process begins a new operation.
 pub fn operation_begins() {
     TIMES.set([0; 3]);
 }
 
-/// Counts that this process has come to a place, and returns whether the process stops there. With
-/// [`Grain::Coarse`] the process stops only when the count is `counts`.
+/// Adds 1 to the number of times that this process has come to a place. Returns whether the process stops
+/// there. With [`Grain::Coarse`] it stops only when that number is `counts`.
 fn stops(place: usize, counts: u32) -> bool {
     if !RACES.get() {
         return false;
@@ -96,7 +95,7 @@ pub fn stops_below(call: Call, kind: Kind) -> bool {
     }
 }
 
-/// Returns whether a process takes a step when it opens a file, deletes one or looks for one.
+/// Returns whether it is a step when a process opens a file, deletes a file, or checks whether a file exists.
 pub fn stops_at_files() -> bool {
     !is_race() || is_fine()
 }
@@ -111,7 +110,8 @@ pub fn stops_at_fence() -> bool {
     is_fine()
 }
 
-/// Returns whether the moment after a fence is a step. `nvwal` seals a transaction with its second fence.
+/// Returns whether the moment after a fence is a step. The second fence of `nvwal` in a commit is the one
+/// that seals the transaction.
 pub fn stops_after_fence() -> bool {
     stops(2, 2)
 }

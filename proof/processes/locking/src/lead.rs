@@ -1,4 +1,4 @@
-//! Runs one schedule: starts the processes, lets one of them run at a time, and lets auditors check the
+//! Runs one schedule. Starts the processes, lets one of them run at a time, and lets auditors check the
 //! result at the end.
 
 use std::sync::atomic::Ordering::SeqCst;
@@ -14,7 +14,8 @@ use crate::clock;
 use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
 
-/// The real time that a process may take until its next stop. A process that takes longer counts as hung.
+/// The real time that a process may take until its next stop. If a process takes longer, the leader considers
+/// it hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A step that was taken.
@@ -25,18 +26,18 @@ pub struct Step {
     pub kind: Kind,
     /// The result of the call.
     pub code: i32,
-    /// The processes that could have taken the step, a bit for each.
+    /// The processes that could have taken the step, as one bit for each process.
     pub ready: u8,
 }
 
 /// The result of a schedule.
 pub struct Outcome {
-    /// The steps of the processes, without those of the auditors.
+    /// The steps of the processes, except those of the auditors.
     pub steps: Vec<Step>,
     pub findings: Vec<String>,
 }
 
-/// Runs the schedules of a scenario in a directory in memory, which becomes the working directory.
+/// Runs the schedules of a scenario, in a directory in memory that becomes the working directory.
 pub struct Rig {
     pub scenario: &'static Scenario,
     /// The files with which a schedule begins.
@@ -53,12 +54,13 @@ struct Player {
     is_second_life: bool,
 }
 
-/// `MADE` is the number of the first row that the maker of a scenario's files inserts. `INTERRUPTED` is the
-/// first row of the process that the leader then interrupts.
+/// `MADE` is the number of the first row of the process that makes the scenario's files. `INTERRUPTED` is
+/// that of the process that the leader then kills in the middle of a commit.
 const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 
-/// Starts a process of a schedule, which waits for its turn. Its rows begin at `first_row`.
+/// Starts a process of a schedule. The process waits for its turn. It inserts rows from the number
+/// `first_row` on.
 fn start(process: usize, actor: Actor, first_row: usize) -> Player {
     let child = Child::start(process, || actor::run(process, actor, first_row));
     Player { child, actor, is_second_life: false }
@@ -75,17 +77,18 @@ impl Player {
     }
 }
 
-/// Runs a process alone to its end.
+/// Runs a process to its end, while no other process runs.
 fn run_alone(process: usize, actor: Actor, first_row: usize) {
     lead(&[process as u8], vec![start(process, actor, first_row)], &mut Follow { left: &[] });
 }
 
-/// The leader's knowledge of the processes of a schedule.
+/// What the leader knows about the processes of a schedule.
 struct Led<'a> {
     order: &'a [u8],
     players: Vec<Player>,
     alive: u8,
-    /// The processes that stand still until another process has ended an operation, a bit for each.
+    /// The processes that stand still until another process has ended an operation, as one bit for each
+    /// process.
     stalled: u8,
 }
 
@@ -97,7 +100,8 @@ impl Led<'_> {
         self.alive & !self.stalled
     }
 
-    /// Returns the next ready process after `process` in the order; `process` itself if no process is ready.
+    /// Returns the first ready process that comes after `process` in the order; `process` itself if no
+    /// process is ready.
     fn next(&mut self, process: u8) -> u8 {
         let ready = self.ready();
         let at = self.order.iter().position(|one| *one == process).unwrap_or(0);
@@ -198,7 +202,7 @@ fn steps() -> Vec<Step> {
 }
 
 impl Rig {
-    /// Creates the directory, and the files with which a schedule of this scenario begins.
+    /// Creates the directory, and in it the files with which each schedule of this scenario begins.
     pub fn new(scenario: &'static Scenario) -> Self {
         let memory = std::path::Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -217,8 +221,8 @@ impl Rig {
         self.acknowledged = board().acknowledged.load(SeqCst);
         self.take_files();
         if let Some(interrupted) = start_of.interrupted() {
-            // A first run finds the step that deletes the journal. A second run kills the process before that
-            // step.
+            // The first run finds out which step deletes the journal. The second run kills the process before
+            // that step.
             let from = board().steps();
             run_alone(1, interrupted, INTERRUPTED);
             let at = steps().iter().rposition(|step| (step.call, step.kind) == (Call::Delete, Kind::Journal));
@@ -247,7 +251,7 @@ impl Rig {
         }
     }
 
-    /// Runs a schedule in which the processes follow each other in `order`.
+    /// Runs a schedule in which the processes take turns in the order `order`.
     pub fn run(&self, order: &[u8], chooser: &mut impl Chooser) -> Outcome {
         self.put_files();
         board().clear();
@@ -284,8 +288,8 @@ impl Rig {
     }
 }
 
-/// Wraps a chooser. Numbers the steps from the beginning of the schedule's own processes, so that earlier
-/// steps do not count.
+/// Wraps a chooser, so that it gets step numbers that begin at 0 with the first step of the schedule itself.
+/// Other processes may have taken steps before that.
 struct Shifted<'a, C> {
     chooser: &'a mut C,
     offset: u32,
@@ -301,7 +305,7 @@ impl<C: Chooser> Chooser for Shifted<'_, C> {
     }
 }
 
-/// Prints the last schedule, with a line for each step and note.
+/// Prints the last schedule, with one line for each step and each note.
 pub fn tell() {
     let mut offset = None;
     for entry in board().trace() {

@@ -10,7 +10,7 @@ pub fn process() -> Option<usize> {
     PROCESS.load(SeqCst).checked_sub(1)
 }
 
-/// Makes this process the process of the schedule with this number.
+/// Makes this process the one that has this number in the schedule.
 pub fn become_process(number: usize) {
     PROCESS.store(number + 1, SeqCst);
 }

@@ -1,10 +1,11 @@
-//! Schedules as text: the order in which processes follow each other, and deviations from that order.
+//! Schedules as text: the order in which the processes take turns, and deviations from that order.
 //!
-//! `order=1,0,2 57>0 80|2 91x`: process 1 begins. When a process pauses or ends, the next one in the order
-//! follows. Before step 57, process 0 continues instead. Before step 80, process 2 continues, and the
-//! previous process stands still until another one has ended an operation. Before step 91, the leader kills
-//! the process that was about to take that step. With `91r` the leader kills the process and starts it again.
-//! Its program then begins at its first operation, and the process keeps its place in the order.
+//! An example is `order=1,0,2 57>0 80|2 91x`. Process 1 begins. When a process pauses or ends, the next one
+//! in the order continues. Before step 57, process 0 continues instead. Before step 80, process 2 continues,
+//! and the previous process stands still until another process has ended an operation. Before step 91, the
+//! leader kills the process that was about to take that step. With `91r` the leader kills the process and
+//! starts it again. Its program then begins at its first operation, and the process keeps its place in the
+//! order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,12 +15,12 @@ use std::str::FromStr;
 pub enum Action {
     /// Another process, with this number, continues.
     Preempt(u8),
-    /// Another process, with this number, continues, and the previous one stands still until another one has
+    /// The process with this number continues. The previous process stands still until another process has
     /// ended an operation.
     Stall(u8),
     /// The leader kills the process that was about to take the step.
     Kill,
-    /// The leader kills the process and starts its program again, but only once per process.
+    /// The leader kills the process and starts its program again. It restarts each process only once.
     Restart,
 }
 
@@ -53,7 +54,7 @@ impl Plan {
         plan
     }
 
-    /// Returns the number of processes that the plan kills.
+    /// Returns how many processes the plan kills.
     pub fn kills(&self) -> usize {
         self.deviations.iter().filter(|deviation| deviation.action.kills()).count()
     }
@@ -105,8 +106,8 @@ impl FromStr for Plan {
 pub trait Chooser {
     /// Returns the next step before which the chooser wants to decide.
     fn limit(&self) -> u32;
-    /// Decides about the step that `process` is about to take. `ready` has a bit for each process that could
-    /// take a step instead.
+    /// Decides whether to deviate before the step that `process` is about to take. `ready` has a bit for each
+    /// process that could take a step instead.
     fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action>;
 }
 
@@ -137,7 +138,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Makes a chooser that draws from this seed, with at most `kills` deaths.
+    /// Makes a chooser whose random decisions come from this seed. It kills at most `kills` times.
     pub fn new(seed: u64, kills: u32) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let next = random.u32(0..60);

@@ -1,4 +1,5 @@
-//! The scenarios to explore: a few processes, each with a small program, and the files with which they start.
+//! The scenarios to explore. Each has a few processes with small programs, and the files with which they
+//! start.
 
 use std::sync::OnceLock;
 
@@ -14,19 +15,19 @@ pub enum Via {
 pub struct Actor {
     pub via: Via,
     pub read_only: bool,
-    /// Whether the process runs alone at the end, when no other process can block it.
+    /// Whether the process runs at the end, when it is alone and no other process can block it.
     pub is_auditor: bool,
-    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (lets others run), `nap`
-    /// (lets others run until one of them has ended an operation), or SQL. If the program does not end with
-    /// `close`, the process ends as if killed.
+    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (lets others run),
+    /// `nap` (lets others run until one of them has ended an operation), or SQL. If the program does not end
+    /// with `close`, the process ends as if it were killed.
     pub program: &'static [&'static str],
 }
 
-/// The engine of the processes that use Duralite, as a setting.
+/// The engine that the processes with Duralite use, as the value of a setting.
 pub static ENGINE: OnceLock<String> = OnceLock::new();
 
 impl Actor {
-    /// Returns the URI by which the process opens the database.
+    /// Returns the URI with which the process opens the database.
     pub fn uri(&self) -> String {
         match (self.via, ENGINE.get().map(String::as_str)) {
             (Via::Stock, _) => "file:db?vfs=shim".to_owned(),
@@ -54,7 +55,7 @@ const fn read_only(actor: Actor) -> Actor {
     Actor { read_only: true, ..actor }
 }
 
-/// Returns a process that checks the result at the end.
+/// Returns a process that checks the database at the end.
 pub fn auditor(via: Via) -> Actor {
     let program = &["open", "read", "PRAGMA integrity_check", "close"];
     Actor { is_auditor: true, ..actor(via, program) }
@@ -76,7 +77,7 @@ pub enum Start {
 const TABLE: &str = "CREATE TABLE t(v INTEGER PRIMARY KEY, filler)";
 
 impl Start {
-    /// Returns the process that makes this state.
+    /// Returns the process that brings the database into this state.
     pub fn maker(self) -> Actor {
         stock(match self {
             Self::Wal => &["open", TABLE, "insert", "PRAGMA journal_mode=WAL", "insert", "close"],
@@ -85,7 +86,8 @@ impl Start {
         })
     }
 
-    /// Returns the process that the leader kills when it is about to commit by deleting its journal.
+    /// Returns the process that leaves a hot journal, if this state has one. The leader kills it when it is
+    /// about to commit by deleting its journal.
     pub fn interrupted(self) -> Option<Actor> {
         matches!(self, Self::HotJournal).then_some(stock(&["open", "UPDATE t SET filler = 1", "insert"]))
     }
@@ -96,12 +98,12 @@ pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
     pub start: Start,
-    /// A process that runs alone, before the others.
+    /// A process that runs before the others start.
     pub before: Option<Actor>,
     pub actors: &'static [Actor],
     /// The auditors that run at the end, one after another.
     pub auditors: &'static [Via],
-    /// Whether the exploration has to find a violation.
+    /// Whether this scenario is a control: the exploration has to find a violation in it.
     pub is_control: bool,
 }
 
@@ -112,12 +114,12 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 
 /// Reads page 1 and nothing else.
 ///
-/// Stock SQLite can lose commits when a connection leaves WAL mode with other pages in its cache. SQLite then
-/// checks only the change counter, which a commit through the WAL need not have changed. Stock SQLite can also
-/// lose commits of another process that opens the database while the connection leaves WAL mode. That process
-/// may commit to a new `-wal`, which the connection does not read. So in these scenarios a process that leaves
-/// WAL mode has read only page 1. While a stock process leaves WAL mode, no other stock process opens the
-/// database. The scenario `stock_leaves_wal` shows both losses.
+/// Stock SQLite can lose commits when a connection leaves WAL mode while its cache has pages other than page
+/// 1. SQLite then checks only the change counter, and a commit through the WAL need not change this counter.
+/// Stock SQLite can also lose commits of a process that opens the database while another connection leaves
+/// WAL mode. That process may commit to a new `-wal`, which the connection does not read. So in these
+/// scenarios a process reads only page 1 before it leaves WAL mode. And while a stock process leaves WAL
+/// mode, no other stock process opens the database. The scenario `stock_leaves_wal` shows both losses.
 const PEEK: &str = "SELECT name FROM sqlite_master";
 const TO_DELETE: &str = "PRAGMA journal_mode=DELETE";
 const TO_WAL: &str = "PRAGMA journal_mode=WAL";

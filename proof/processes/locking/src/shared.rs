@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 /// references to change a value.
 pub trait Zeroable: Sync {}
 
-/// Maps new shared memory, full of zeros. The memory is never unmapped.
+/// Maps new shared memory that has only zeros. Nobody ever unmaps the memory.
 pub fn map<T: Zeroable>() -> &'static T {
     let (bytes, access) = (size_of::<T>(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: the kernel chooses the address of the new memory, so the mapping replaces no other.

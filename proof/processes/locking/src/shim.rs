@@ -1,6 +1,7 @@
 //! Two VFSs. The base VFS is directly above SQLite's own VFS, and stops the process before each call that
-//! other processes can notice. The top VFS is above Duralite's VFS, and sees the answers that SQLite gets.
-//! The files of both begin with a header, and pass every call on to the file below.
+//! other processes can notice. The top VFS is above Duralite's VFS, and sees the answers that SQLite gets. In
+//! both, the object of an open file begins with a header, and each call is passed on to the file object of
+//! the next lower VFS.
 #![allow(unsafe_code)] // VFSs
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -20,7 +21,7 @@ use crate::grain;
 use crate::me;
 use crate::watch::{self, Layer, Seat};
 
-/// The header of an open file. In memory, the file object of the VFS below follows the header.
+/// The header of an open file. In memory, the file object of the next lower VFS follows the header.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -33,10 +34,10 @@ fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
     file.wrapping_byte_add(size_of::<Head>())
 }
 
-/// Returns the lock that the base VFS holds after a call that may have changed the lock.
+/// After a call that may have changed a lock, returns the lock that the base VFS holds.
 ///
 /// # Safety
-/// `file` must be an open file of the VFS below that of `seat`.
+/// `file` must be an open file of the VFS that is below the VFS of `seat`.
 unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int> {
     if seat.layer != Layer::Base || !matches!(call, Call::Lock | Call::Unlock) {
         return None;
@@ -52,7 +53,7 @@ unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int>
     (code == Some(SQLITE_OK)).then_some(state)
 }
 
-/// Defines a function for each method. The function passes the call on to the file below.
+/// Defines a function for each method. The function passes the call on to the file of the next lower VFS.
 macro_rules! pass_on {
     ($($method:ident($($arg:ident: $type:ty),*), $call:expr, $argument:expr;)*) => {
         $(#[allow(non_snake_case)] // SQLite's name
@@ -108,7 +109,8 @@ unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
     }
 }
 
-/// The method tables, by the version of the file below. SQLite checks the version before it calls a method.
+/// The method tables. The index is the version of the lower file's methods. SQLite checks the version before
+/// it calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 fn kind_of(flags: c_int) -> Kind {
@@ -208,8 +210,8 @@ unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c
     bytes
 }
 
-/// Registers the VFS `shim` as the default, Duralite's VFS over it, and `top` above that. The program must call
-/// this exactly once.
+/// Registers three VFSs: `shim` as the default, Duralite's VFS above it, and `top` above that. The program
+/// must call this exactly once.
 pub fn register() {
     // SAFETY: these are copies of registered VFSs, and they are never freed. The methods that are not
     // replaced belong to the original VFSs, and do not depend on the table through which they are called.
@@ -227,7 +229,7 @@ pub fn register() {
         top.szOsFile += size_of::<Head>() as c_int;
         (top.zName, top.pNext) = (c"top".as_ptr(), ptr::null_mut());
         top.xOpen = Some(open::<true>);
-        // Duralite's queue for the WRITE lock has no effect here, because a sleep is a step.
+        // Duralite's queue for the WRITE lock has no effect here, because each sleep is a step.
         // `proof/processes/schedules` explores the queue.
         top.xSleep = Some(sleep);
         assert_eq!(sqlite3_vfs_register(Box::into_raw(Box::new(top)), 0), SQLITE_OK);

@@ -1,12 +1,13 @@
 //! The rules that this rig checks at every step.
 //!
-//! 1. After a call that succeeds, SQLite never believes that it holds a stronger lock on the database file than the
-//!    base VFS holds. The same applies while a call that succeeds reads or writes the file. (After a call that fails,
-//!    SQLite releases its lock. In exclusive locking mode SQLite goes on believing in the lock, and no later call may
+//! 1. After a successful call, SQLite never believes that it holds a stronger lock on the database file than the base
+//!    VFS holds. The same is true while a successful call reads or writes the file. (After a failed call, SQLite
+//!    releases its lock. In exclusive locking mode SQLite still believes that it holds the lock, but no later call may
 //!    succeed.)
-//! 2. At each commit exactly one log is in force. A commit to a Duralite log, or with a rollback journal, finds no
-//!    ordinary `-wal` with frames, and finds a header that agrees. A commit to an ordinary `-wal` finds a header in WAL
-//!    mode, and the `-wal` is still the file at its path.
+//! 2. At each commit exactly one log is in use. A commit to a Duralite log finds the guard in the database's header,
+//!    and a commit with a rollback journal finds no guard of such a log. Neither of them finds an ordinary `-wal` that
+//!    has frames. A commit to an ordinary `-wal` finds a header in WAL mode, and the path of the `-wal` still leads to
+//!    the file that the process has open.
 //! 3. No process deletes a `-wal` or `-shm` that another living process has open.
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +30,7 @@ use crate::me;
 /// Identifies one of the two VFSs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// The VFS below everything else, directly over SQLite's own VFS.
+    /// The lowest VFS of this rig, directly above SQLite's own VFS.
     Base,
     /// The VFS above Duralite's VFS.
     Top,
@@ -40,7 +41,7 @@ pub enum Layer {
 pub struct Seat {
     pub layer: Layer,
     pub kind: Kind,
-    /// The number of the file among those of its VFS, counted from 0.
+    /// The number of the file among the files of its VFS, counted from 0.
     pub handle: usize,
 }
 
@@ -48,9 +49,9 @@ pub struct Seat {
 #[derive(Debug, Clone, Copy)]
 struct Belief {
     held: i32,
-    /// The number of the database's file in the base VFS.
+    /// The number that the database's file has in the base VFS.
     base: Option<usize>,
-    /// Whether a violation was recorded. One violation for each database is enough.
+    /// Whether a violation was recorded for this database. One is enough.
     is_found: bool,
 }
 
@@ -61,17 +62,17 @@ thread_local! {
     /// The database that the top VFS is opening. The next file that the base VFS opens belongs to this
     /// database.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether the base VFS has read or written during the present call under a weaker lock than SQLite believes to
-    /// hold.
+    /// Whether the base VFS has read or written during the present call while it held a weaker lock than SQLite
+    /// believes.
     static UNLOCKED: Cell<bool> = const { Cell::new(false) };
-    /// The number of files that SQLite has open as its `-wal`, including ordinary `-wal` files.
+    /// The number of files that SQLite has open as a `-wal`, including ordinary `-wal` files.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
-    /// The database file, whose header the checks of the rules read. The rig never closes this file, because closing it
+    /// The database file. The rules are checked against its header. The rig never closes this file, because closing it
     /// would release the process's locks.
     static HEADER: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
-/// Opens the database file for the rules, before SQLite opens anything.
+/// Opens the database file for the checks of the rules, before SQLite opens anything.
 pub fn begin() {
     HEADER.with_borrow_mut(|header| *header = File::open("db").ok());
 }
@@ -80,7 +81,7 @@ fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.ino())
 }
 
-/// Gives a file its seat. The VFSs call this before they open the file.
+/// Makes the seat of a file. The VFSs call this before they open the file.
 pub fn opening(layer: Layer, kind: Kind) -> Seat {
     let handle = match (layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -122,7 +123,7 @@ pub fn opened(seat: Seat, path: &CStr) {
     }
 }
 
-/// Returns whether it can matter to other processes when this call happens.
+/// Returns whether this call is a step. It is one if the moment of the call can matter to other processes.
 fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     if grain::is_race() {
         return grain::stops_below(call, seat.kind);
@@ -144,7 +145,7 @@ fn step(process: usize, kind: Kind, call: Call, argument: i64) -> &'static Entry
     board().step(process, call, kind, i32::try_from(argument).unwrap_or(i32::MAX))
 }
 
-/// Notes that a call begins. If the call is a step, takes the step. Returns the step's entry.
+/// Records that a call begins. If the call is a step, takes the step and returns its entry in the trace.
 pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     let process = me::process()?;
     if seat.layer == Layer::Top {
@@ -152,7 +153,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
             CURRENT.set(Some((seat.handle, call)));
             UNLOCKED.set(false);
         }
-        // Duralite keeps the locks of a wal-index in memory, where the base VFS does not see them.
+        // Duralite keeps the locks of a wal-index in memory, so the base VFS does not see them.
         let is_step = grain::is_race() && grain::stops_above(call, seat.kind);
         return is_step.then(|| step(process, seat.kind, call, argument));
     }
@@ -166,7 +167,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     entry
 }
 
-/// Notes that a call has returned, and checks the rules. `held` is the lock that the base VFS holds now.
+/// Records that a call has returned, and checks the rules. `held` is the lock that the base VFS holds now.
 pub fn after(seat: Seat, entry: Option<&Entry>, call: Call, argument: i64, code: i32, held: Option<i32>) {
     let Some(process) = me::process() else { return };
     if let Some(entry) = entry {
@@ -231,7 +232,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Returns whether SQLite makes this call under the lock that it believes to hold, and relies on the result.
+/// Returns whether SQLite makes this call only while it believes that it holds a lock, and relies on the result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,
@@ -245,7 +246,7 @@ fn relies_on_lock(call: Call) -> bool {
     )
 }
 
-/// Notes that the top VFS has opened a file, or has failed to open it.
+/// Records that the top VFS has opened a file, or has failed to open one.
 pub fn returned(code: i32) {
     OPENING.set(None);
     if let Some(process) = me::process().filter(|_| code == SQLITE_OK) {

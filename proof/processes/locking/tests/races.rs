@@ -1,11 +1,12 @@
-//! Explores schedules of transactions that commit at the same time. For each race, a test runs all or the
-//! first schedules of coarse steps in which no process dies. The test also draws random schedules, in which a
-//! process may die.
+//! Explores schedules of transactions that commit at the same time. For each race, a test runs schedules of
+//! coarse steps in which no process dies: all of them, or the first ones. It also runs random schedules, in
+//! which a process may die.
 //!
 //! A test that fails prints the schedules in which something was wrong. `duralite-locking race replay MIX
 //! 'SCHEDULE'` shows such a schedule step by step. `make test-long` sets `LOCKING_LONG=1`. Without that
-//! variable a test runs at most the first 250 coarse schedules of a race, and draws a third of the random
-//! ones. With `LOCKING_RACES=N` a test explores N times as many, and with `LOCKING_SEED` it draws others.
+//! variable a test runs at most the first 250 coarse schedules of a race, and only a third of the random
+//! ones. With `LOCKING_RACES=N` a test runs N times as many schedules. `LOCKING_SEED` sets the seed of the
+//! random ones.
 
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
@@ -37,9 +38,10 @@ fn explore(mix: &str, settings: &[String], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a race in which nothing may be wrong. On `nvwal`, runs coarse schedules without deaths, and
-/// then random schedules. Then runs fewer random schedules on `waldio`, and on `ppl`, whose processes also
-/// wait for a lock in the segment. If `all` is set, `limit` must be enough for all coarse schedules.
+/// Explores a race in which nothing may go wrong. On `nvwal`, runs coarse schedules without deaths, and then
+/// random schedules. After that, runs fewer random schedules on `waldio` and on `ppl`. The processes of `ppl`
+/// also wait for a lock in the segment. If `all` is set, `limit` must be large enough for all coarse
+/// schedules.
 fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     let (limit, all, random) = if is_long() {
         (limit, all, random)
@@ -57,7 +59,7 @@ fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     }
 }
 
-/// Explores a race in which nothing may be wrong. Returns whether the exploration ran all schedules of coarse
+/// Explores a race in which nothing may go wrong. Returns whether the exploration ran all schedules of coarse
 /// steps.
 fn is_explained(mix: &str, engine: &str, limit: u64, deaths: u64, random: u64) -> bool {
     let (times, seed) = (number("LOCKING_RACES"), number("LOCKING_SEED"));
@@ -73,7 +75,7 @@ fn is_explained(mix: &str, engine: &str, limit: u64, deaths: u64, random: u64) -
     String::from_utf8_lossy(&output.stdout).contains(": all ")
 }
 
-/// Checks that the exploration finds `what` if the fault `control` is put back into Duralite.
+/// Puts the fault `control` back into Duralite, and checks that the exploration then finds `what`.
 fn finds(mix: &str, control: &str, what: &str) {
     let settings = ["limit=2000", "deaths=0", "random=0", &format!("until={what}")].map(str::to_owned);
     let output = explore(mix, &settings, Some(control));
@@ -123,8 +125,8 @@ fn every_race_is_a_test() {
     assert_eq!(listed, RACES);
 }
 
-/// The test runs each interleaving of coarse steps, and kills one process or all processes at each of its
-/// steps. A short run takes only the first interleavings.
+/// The test runs each interleaving of coarse steps. It also runs each interleaving with a death of one
+/// process, or of all processes, at every step. A short run takes only the first of these schedules.
 #[test]
 fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     let limit = if is_long() { 1000 } else { COARSE };
@@ -132,9 +134,9 @@ fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     assert!(are_all || !is_long(), "there are more schedules");
 }
 
-/// Runs one schedule of a race, and checks that nothing is wrong. Each pair has a process, and the number of
-/// steps that the process takes next. A letter in place of the process says that a process dies (`a` is
-/// process 0).
+/// Runs one schedule of a race, and checks that nothing goes wrong. Each pair has a process, and the number
+/// of steps that the process takes next. A letter in place of a process's number means that a process dies
+/// (`a` is process 0).
 fn goes_well(mix: &str, steps: &[(char, usize)]) {
     let steps: String = steps.iter().flat_map(|(process, steps)| vec![*process; *steps]).collect();
     let program = env!("CARGO_BIN_EXE_duralite-locking");
@@ -143,17 +145,18 @@ fn goes_well(mix: &str, steps: &[(char, usize)]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// A process died between its stores to the two copies of the header. Another process rebuilds the wal-index,
-/// while a third process reads with it. Duralite once let the third process find pages as they were before
-/// the commits in the log.
+/// A process died between its stores to the two copies of the header. Another process rebuilds the wal-index
+/// while a third process uses it. In an earlier version, the third process could get pages as they were
+/// before the commits in the log.
 #[test]
 fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {
     goes_well("long_read", &[('1', 6), ('0', 30), ('a', 1), ('2', 2), ('1', 20)]);
 }
 
-/// A process died while it started the log over. The header of the wal-index said already that the log has no
-/// frames, but still that some frames are home. Other processes then committed. Duralite once took their
-/// first frames for frames that are home, so no process saw these commits, and in the end they were lost.
+/// A process died while it started the log over. The header of the wal-index already said that the log has no
+/// frames. But it still said that some frames are in the database file. Then other processes committed. In an
+/// earlier version, processes believed that the first frames of these commits are in the database file. So no
+/// process saw these commits, and in the end they were lost.
 #[test]
 fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() {
     goes_well("checkpoint", &[('2', 12), ('0', 38), ('a', 1), ('1', 75)]);
@@ -176,7 +179,7 @@ fn control_inv59_unvalidated() {
     finds("skew", "unvalidated", "finds other rows");
 }
 
-/// The fault: SQLite keeps its cache when other connections have committed.
+/// The fault: SQLite keeps its cache although other connections have committed.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_inv61_undropped() {

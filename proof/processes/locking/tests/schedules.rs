@@ -1,4 +1,4 @@
-//! Explores some of the schedules of each scenario; `make proof` explores more.
+//! Explores some schedules of each scenario; `make proof` explores more.
 //!
 //! A test that fails prints the schedules that broke a rule. `duralite-locking replay SCENARIO 'SCHEDULE'`
 //! shows such a schedule step by step.
@@ -7,8 +7,9 @@
 
 use std::process::{Command, Output};
 
-/// The environment variable that names a fault. A build with the feature `controls` puts that fault back into
-/// the guard. The variable's name must not look like a setting's, because Duralite refuses unknown settings.
+/// The environment variable that names a fault. A build with the feature `controls` puts this fault back into
+/// the guard. The variable's name must not look like a setting of Duralite, because Duralite refuses unknown
+/// settings.
 const CONTROL: &str = "LOCKING_CONTROL";
 
 /// Explores a scenario in a separate process.
@@ -24,7 +25,8 @@ fn explore(scenario: &str, settings: &[&str], control: Option<&str>) -> Output {
 }
 
 /// Explores a scenario in which no rule may be broken. Each schedule must begin with the steps of the
-/// schedule that it extends, because a process's behaviour may depend only on the schedule.
+/// schedule that it extends. Otherwise the behaviour of a process depends on something other than the
+/// schedule.
 fn finds_nothing_in(scenario: &str, settings: &[&str]) {
     let output = explore(scenario, settings, None);
     assert!(output.status.success(), "{scenario}: a rule was broken, see above");
@@ -38,7 +40,8 @@ fn finds_nothing(scenario: &str) {
     }
 }
 
-/// Checks that the exploration finds `what`, with a fault put back into the guard, or without Duralite.
+/// Checks that the exploration finds `what`. Either the fault `control` is put back into the guard, or the
+/// scenario runs without Duralite.
 fn finds(scenario: &str, control: Option<&str>, what: &str) {
     let output = explore(scenario, &["limit=400", "random=400", &format!("until={what}")], control);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -77,8 +80,8 @@ scenarios! {
     ours_leaves_wal,
 }
 
-/// One process leaves WAL mode, and dies at one of its steps. The schedules try every step. Some of these
-/// deaths leave a hot journal while another process waits to open the log.
+/// One process leaves WAL mode, and dies at one of its steps. There is a schedule for every step. Some of
+/// these deaths leave a hot journal while another process waits to open the log.
 #[test]
 fn finds_nothing_wherever_one_dies_that_leaves_wal() {
     let every_death = ["preemptions=0", "deaths=1", "limit=10000", "random=0"];
@@ -106,16 +109,16 @@ fn a_schedule_is_repeated_by_its_text() {
     assert_eq!(String::from_utf8(first).unwrap(), String::from_utf8(run()).unwrap());
 }
 
-/// Stock SQLite loses commits when a connection leaves WAL mode. This shows that the exploration notices
-/// broken rules.
+/// Stock SQLite loses commits when a connection leaves WAL mode. So this test shows that the exploration
+/// notices broken rules.
 #[test]
 fn control_stock_sqlite_leaves_wal_mode() {
     finds("stock_leaves_wal", None, "are not there");
     finds("stock_leaves_wal", None, "commits to an ordinary -wal, and the header says Rollback");
 }
 
-/// The fault: the guard releases SHARED while the log is opened, and does not check again what SQLite read
-/// before.
+/// The fault: the guard releases SHARED while it opens the log, and afterwards does not check again what
+/// SQLite had read before.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_lapse() {
@@ -124,14 +127,14 @@ fn control_lapse() {
 }
 
 /// The fault: the guard releases EXCLUSIVE while Duralite checkpoints an ordinary `-wal`, and does not tell
-/// SQLite that the lock is gone.
+/// SQLite that the lock is lost.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_absorb() {
     finds("exclusive_over_an_ordinary_wal", Some("absorb"), "deletes the -wal that process 1 uses");
 }
 
-/// The fault: a read-only connection continues without SHARED after it failed to take that lock again.
+/// The fault: a read-only connection fails to take SHARED again, and continues without it.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_unlocked() {

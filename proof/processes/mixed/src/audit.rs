@@ -13,7 +13,7 @@ use crate::mind::Mind;
 use crate::site::Paths;
 use crate::{Plan, Side};
 
-/// The time for which killed processes may still hold their locks.
+/// For this long after they are killed, processes may still hold their locks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes both databases with stock SQLite.
@@ -29,7 +29,7 @@ pub(crate) fn create(plan: &Plan, paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Checks everything through one side, while no other process uses the databases.
+/// Checks both databases through one side's VFS, while no other process uses them.
 pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
     if side == Side::Ours {
         register();
@@ -39,7 +39,7 @@ pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
         conn.busy_timeout(PATIENCE)?;
         let checked = check(&conn, paths, database);
         if checked.is_err() {
-            // The audit does not close the connection, so that the files stay unchanged.
+            // Leave the connection open, so that the files stay unchanged.
             std::mem::forget(conn);
         } else {
             conn.close().map_err(|(_, error)| error).context("closing")?;
@@ -77,8 +77,8 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
 }
 
 /// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its
-/// last recorded acknowledgement, but not more. The reason is that it begins a commit only when it has
-/// recorded the acknowledgement of the previous one, or when that one has failed.
+/// last recorded acknowledgement, but not more: it begins a commit only after it has recorded the
+/// acknowledgement of the previous one, or after the previous one has failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

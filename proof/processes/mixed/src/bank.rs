@@ -1,9 +1,9 @@
-//! The content of the two databases, the changes of one numbered transaction, and the conditions that every
-//! snapshot must meet.
+//! The content of the two databases, the changes that a numbered transaction makes, and the conditions that
+//! every snapshot must meet.
 //!
-//! A database has accounts, whose sum no transfer changes. It has a row for each commit of each writer, and
-//! the rows of a writer are numbered without gaps. It also has the newest number of each writer, and a
-//! counter of all commits.
+//! A database has accounts. Their sum stays the same in every transfer. It has a row for each commit of each
+//! writer, and the numbers of a writer's rows have no gaps. It also has the newest number of each writer, and
+//! a counter of all commits.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use rusqlite::{Connection, Result};
 pub(crate) const SCHEMAS: [&str; 2] = ["main", "two"];
 const ACCOUNTS: i64 = 24;
 const BALANCE: i64 = 1000;
-/// The largest number of bytes that a commit's row has in addition to its numbers.
+/// The row of a commit has at most this many bytes in addition to its numbers.
 const FILLER: i64 = 400;
 
 /// Creates the tables and rows of a database.
@@ -31,15 +31,15 @@ pub(crate) fn create(conn: &Connection) -> Result<()> {
     ))
 }
 
-/// The contents of a database in one snapshot.
+/// The contents of a database, as one snapshot shows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) counter: i64,
     pub(crate) sum: i64,
     /// The newest number of each writer.
     pub(crate) newest: HashMap<i64, i64>,
-    /// The number of rows of commits, and the number of writers whose numbers have gaps; `None` if the rows
-    /// were not counted.
+    /// The number of all rows of commits, and the number of writers whose rows have gaps in their numbers;
+    /// `None` if the rows were not counted.
     pub(crate) rows: Option<(i64, i64)>,
 }
 
@@ -74,7 +74,7 @@ impl View {
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
-    /// Returns a description of a contradiction within this snapshot, if there is one.
+    /// If this snapshot contradicts itself, returns a description of the contradiction.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let Self { counter, sum, newest, rows } = self;
         if *sum != ACCOUNTS * BALANCE {
@@ -105,7 +105,7 @@ pub(crate) fn newest_of(conn: &Connection, database: usize, writer: i64) -> Resu
         .query_row([writer], |row| row.get(0))
 }
 
-/// Makes the changes of a writer's commit `seq` within the open transaction.
+/// Makes the changes of commit `seq` of a writer, within the open transaction.
 pub(crate) fn change(
     conn: &Connection,
     database: usize,
@@ -129,7 +129,8 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Changes every account twice. The sum is right only before and after both changes.
+/// Changes every account twice. The sum is correct before the first change and after the second one, but not
+/// in between.
 pub(crate) fn reshuffle(conn: &Connection, database: usize, amount: i64) -> Result<()> {
     let schema = SCHEMAS[database];
     for statement in [

@@ -1,6 +1,6 @@
-//! Attacks the claim that stock SQLite and Duralite can use one database at the same time.
+//! Tests the claim that stock SQLite and Duralite can use one database at the same time, by attacking it.
 //!
-//! Processes of stock SQLite (through its `unix` VFS) and of Duralite open the same two databases. They
+//! Processes with stock SQLite (through its `unix` VFS) and with Duralite open the same two databases. They
 //! commit, read, change the journal mode, checkpoint and close all the time. Some of them are killed or
 //! stopped. Each writer numbers its commits, and records each commit that SQLite has acknowledged. Every
 //! reader checks its snapshot against these records. At the end an audit checks the databases.

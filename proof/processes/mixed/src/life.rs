@@ -1,5 +1,5 @@
-//! The life of one thread: it opens a connection, performs some operations with it, closes it, and opens
-//! another.
+//! The life of one thread: it opens a connection, performs some operations with it, closes it, and opens the
+//! next one.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -16,13 +16,13 @@ use crate::site::Paths;
 use crate::slices::{Slices, now_ns};
 use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 
-/// A connection that only [`Life::close`] closes. If a process that has found a loss ends, it must not make a
-/// checkpoint, and must not delete a log.
+/// A connection that only [`Life::close`] closes. If a process has found a loss, it must end without a
+/// checkpoint, and without deleting a log.
 type Kept = ManuallyDrop<Connection>;
 
-/// The longest time for any wait, whatever processes are stopped or hold locks.
+/// The longest time for any wait, even if processes are stopped or hold locks.
 const LONG: Duration = Duration::from_secs(10);
-/// The number of attempts at a commit that finds the database busy.
+/// How many times a thread tries a commit if the database is busy.
 const COMMITS: u32 = 40;
 const MODES: [&str; 6] = ["wal", "wal", "wal", "delete", "truncate", "persist"];
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
@@ -119,8 +119,8 @@ impl Life<'_> {
         let synchronous = ["FULL", "FULL", "EXTRA"][rng.usize(..3)];
         Manner {
             read_only,
-            // In exclusive mode SQLite asks for EXCLUSIVE. The kernel refuses that lock on a file that is
-            // open read-only (IOERR_LOCK), so read-only connections leave that mode out.
+            // In exclusive mode SQLite asks for EXCLUSIVE. On a file that is open read-only, the kernel
+            // refuses that lock (IOERR_LOCK). So read-only connections do not use this mode.
             exclusive: plan.exclusive > 0 && !read_only && rng.u32(..plan.exclusive) == 0,
             second: plan.second && rng.u32(..3) == 0,
             busy: Duration::from_millis([0, 5, 30, 100][rng.usize(..4)]),
@@ -151,8 +151,8 @@ impl Life<'_> {
         Ok(Kept::new(conn))
     }
 
-    /// Records the result of an operation, and returns whether the thread keeps the connection. A violation
-    /// is an error.
+    /// Records the result of an operation, and returns whether the thread keeps the connection. Returns an
+    /// error if the result is a violation.
     fn judge<T>(&mut self, doing: &str, manner: &Manner, result: Result<T>) -> Result<(Option<T>, Next)> {
         let error = match result {
             Ok(done) => {
@@ -184,7 +184,7 @@ impl Life<'_> {
     }
 
     fn note(&mut self, doing: &str, outcome: &str) {
-        // A failed write to the trace does no harm, because only people read the trace.
+        // If a write to the trace fails, that does no harm, because only people read the trace.
         let _ = writeln!(self.trace, "{}\t{}\t{doing}\t{outcome}", now_ns() / 1000, self.side.name());
     }
 
@@ -201,8 +201,8 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            // When this commit begins, another process may be opening the WAL, and may not have noticed that
-            // the mode has changed.
+            // When this commit begins, another process may just be opening the WAL. That process may not have
+            // noticed yet that the mode has changed.
             21..=22 if self.plan.modes => {
                 ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
             }
@@ -230,7 +230,7 @@ impl Life<'_> {
         Ok(if tired { Next::Close } else { next })
     }
 
-    /// Commits in one of the databases, or in several at once.
+    /// Commits in one of the databases, or in both at once.
     fn commit(&mut self, conn: &Connection, databases: &[usize]) -> Result<()> {
         let begin = ["BEGIN IMMEDIATE", "BEGIN IMMEDIATE", "BEGIN"][self.rng.usize(..3)];
         conn.execute_batch(begin).context("BEGIN")?;
@@ -240,7 +240,7 @@ impl Life<'_> {
                 bank::newest_of(conn, *database, self.mind.writer).context("reading the own number")?;
             let seq = self.mind.next(*database, found)?;
             if self.rng.u32(..10) == 0 {
-                // These changes cover more pages than a small cache holds.
+                // These changes are on more pages than a small cache can hold.
                 bank::reshuffle(conn, *database, self.rng.i64(1..9)).context("reshuffling")?;
             }
             bank::change(conn, *database, self.mind.writer, seq, &mut self.rng).context("changing")?;
@@ -272,7 +272,8 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Checks a snapshot of each database. With `hold`, also checks that the snapshot does not change.
+    /// Checks a snapshot of each of these databases. If `hold` is set, also checks that the snapshot does not
+    /// change.
     fn look(&mut self, conn: &Connection, databases: &[usize], hold: bool) -> Result<()> {
         let floors = self.mind.floors()?;
         conn.execute_batch("BEGIN").context("BEGIN")?;
@@ -302,8 +303,8 @@ impl Life<'_> {
 
     fn change_mode(&mut self, conn: &Connection, database: usize) -> Result<()> {
         let (schema, mode) = (SCHEMAS[database], MODES[self.rng.usize(..MODES.len())]);
-        // When a connection leaves WAL mode, SQLite itself (at least since 3.40) may go on with outdated pages
-        // of its cache.
+        // Empty the cache. When a connection leaves WAL mode, SQLite itself (at least since 3.40) may
+        // continue to use outdated pages in its cache.
         conn.execute_batch("PRAGMA shrink_memory").context("shrink_memory")?;
         let pragma = format!("PRAGMA {schema}.journal_mode={mode}");
         let now: String = conn.query_row(&pragma, [], |row| row.get(0)).with_context(|| pragma.clone())?;

@@ -1,5 +1,5 @@
-//! The knowledge that one thread has of the databases from all of its connections. The thread checks every snapshot
-//! against it.
+//! What one thread has learned about the databases through all of its connections. The thread compares every snapshot
+//! with that.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,11 @@ pub(crate) struct Mind {
     /// The number under which the thread commits.
     pub(crate) writer: i64,
     pub(crate) acks: Acks,
-    /// For each writer, the newest commit number that the thread has seen, acknowledged or not.
+    /// For each writer, the number of the newest commit that the thread has seen, whether that was acknowledged or not.
     seen: HashMap<Place, i64>,
     counters: [i64; 2],
-    /// For each database, the number of the thread's newest commit that was acknowledged. `tried` has the number of its
-    /// newest attempt.
+    /// For each database, the number of this thread's newest acknowledged commit. `tried` has the number of the newest
+    /// commit that it has tried.
     certain: [i64; 2],
     tried: [i64; 2],
 }
@@ -27,13 +27,13 @@ impl Mind {
         Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
     }
 
-    /// Returns, for each writer, the newest commit that every snapshot must show if it begins after this call.
+    /// Returns, for each writer, a commit that every snapshot must show if the snapshot begins after this call.
     pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
         Ok(self.acks.refresh()?.clone())
     }
 
-    /// Compares a snapshot with the commits that were acknowledged before the snapshot began, and with what
-    /// this thread has seen before.
+    /// Compares a snapshot with the commits that were acknowledged before it began, and with what this thread has seen
+    /// before.
     pub(crate) fn compare(
         &mut self,
         database: usize,
@@ -67,8 +67,8 @@ impl Mind {
         Ok(())
     }
 
-    /// Returns the number of the next commit. `found` is this writer's newest commit in the database, which may be a
-    /// commit that failed.
+    /// Returns the number for this writer's next commit. `found` is the number of this writer's newest commit in the
+    /// database. SQLite may have reported an error for that commit.
     pub(crate) fn next(&mut self, database: usize, found: i64) -> Result<i64> {
         let (certain, tried) = (self.certain[database], self.tried[database]);
         ensure!(

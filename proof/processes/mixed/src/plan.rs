@@ -7,14 +7,14 @@ use anyhow::{Context as _, Error, Result, bail};
 use duralite_testkit::{Acknowledge, Arguments, Engine};
 
 /// The plan of a round. Its text has `name=value` pairs, separated by spaces, and [`Plan::parse`] reads it.
-/// The seed decides everything but when the kernel runs which process.
+/// The seed decides everything except when the kernel runs which process.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine of Duralite's logs; `None` in the control, where all processes use stock SQLite.
     pub engine: Option<Engine>,
     /// The seed of all random decisions.
     pub seed: u64,
-    /// The length of the round in milliseconds.
+    /// The length of a round in milliseconds.
     pub millis: u64,
     /// The number of processes that use Duralite.
     pub ours: u32,
@@ -26,13 +26,13 @@ pub struct Plan {
     pub both: bool,
     /// Whether the round kills processes.
     pub kills: bool,
-    /// Whether the round stops processes for a while.
+    /// Whether the round stops processes for a while and then lets them continue.
     pub stops: bool,
     /// Whether connections change the journal mode at any time.
     pub modes: bool,
     /// The longest time between two kills or stops, in milliseconds.
     pub longest_ms: u64,
-    /// One in this many connections has `locking_mode=EXCLUSIVE`; 0 for none.
+    /// Of this many connections, one has `locking_mode=EXCLUSIVE`; 0 for none.
     pub exclusive: u32,
     /// Whether some connections are read-only.
     pub onlookers: bool,
@@ -40,21 +40,21 @@ pub struct Plan {
     pub second: bool,
     /// Whether threads vacuum the databases.
     pub vacuum: bool,
-    /// The length of a time slice in milliseconds. In some slices one side mostly stays away from the
-    /// databases.
+    /// The length of a time slice in milliseconds. In some slices one of the two sides mostly stays away from
+    /// the databases.
     pub slice_ms: u64,
     /// Additional URI parameters of Duralite.
     pub settings: String,
     /// The page size of the databases, in bytes.
     pub page_bytes: u32,
-    /// The directory in which the round creates the directory of the databases; `None` for the temporary
-    /// directory.
+    /// The round creates the directory of the databases in this directory; `None` for the directory of
+    /// temporary files.
     pub directory: Option<PathBuf>,
-    /// The time at which a writer records a transaction as acknowledged: before or after its `COMMIT`.
+    /// When a writer records a transaction as acknowledged: before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
 }
 
-/// The engine's name in a plan of the control.
+/// The value that stands for the engine in a plan of the control.
 const CONTROL: &str = "stock";
 /// The settings of `nvwal` from which the seed chooses.
 const NVWAL: [&str; 4] = ["", "", "sync=eager", "cache_bytes=0"];
@@ -66,7 +66,7 @@ const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
 
 impl Plan {
-    /// Returns a plan whose participants the seed chooses.
+    /// Returns a plan in which the seed chooses the processes and their behaviour.
     #[must_use]
     pub fn varied(engine: Option<Engine>, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -81,8 +81,8 @@ impl Plan {
             stock: rng.u32(1..=2),
             threads: rng.u32(1..=3),
             both: engine.is_some() && rng.u32(..4) == 0,
-            // Kills without stops find other losses than stops without kills, so the seed draws the two
-            // independently.
+            // Kills without stops find other losses than stops without kills, so the seed decides about the
+            // two independently.
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
             modes: rng.u32(..8) > 0,
@@ -103,8 +103,8 @@ impl Plan {
         plan
     }
 
-    /// Parses `name=value` arguments. If a value is not given, [`Plan::varied`] chooses it for `engine` and
-    /// `seed`.
+    /// Parses `name=value` arguments. If a value is missing, uses the one that [`Plan::varied`] chooses for
+    /// `engine` and `seed`.
     ///
     /// # Errors
     /// An unknown name, or a wrong value.

@@ -22,10 +22,10 @@ pub struct Report {
     pub started: u64,
     /// The number of killed processes.
     pub kills: u64,
-    /// The number of times that a process was stopped for a while.
+    /// How many times a process was stopped for a while.
     pub stops: u64,
-    /// The number of times that each operation had each outcome. A key is, for example, `ours commit ok` or
-    /// `stock open rw 26`.
+    /// How many times each operation had each outcome. A key is, for example, `ours commit ok` or `stock open
+    /// rw 26`.
     pub events: BTreeMap<String, u64>,
 }
 
@@ -53,7 +53,7 @@ impl Report {
         Ok(())
     }
 
-    /// Returns the number of events whose names start with `beginning`.
+    /// Returns the number of events whose keys start with `beginning`.
     #[must_use]
     pub fn events_like(&self, beginning: &str) -> u64 {
         self.events.iter().filter(|(name, _)| name.starts_with(beginning)).map(|(_, count)| count).sum()
@@ -71,7 +71,7 @@ impl Report {
         }
     }
 
-    /// Returns the number of times that the guard made stock SQLite refuse the database.
+    /// Returns how many times stock SQLite refused the database because of the guard.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         let not_a_database = format!(" {}", rusqlite::ffi::SQLITE_NOTADB);

@@ -12,16 +12,16 @@ use crate::slices::now_ns;
 use crate::worker::{Orders, Task};
 use crate::{Plan, Report, Side, Worker};
 
-/// The time that the processes may take to close their databases after the round.
+/// After the round, processes may take this long to close their databases.
 const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 const STOPS_MS: std::ops::Range<u64> = 1..150;
 
-/// Carries out a round. When this returns, all processes of the round have ended.
+/// Runs a round. When this returns, all processes of the round have ended.
 ///
 /// # Errors
-/// A loss or a violation. The error names the directories that are kept, and the arguments that repeat the
-/// round.
+/// A loss or another violation. The error names the directories that are kept, and the arguments that repeat
+/// the round.
 pub fn run(plan: &Plan, worker: &Worker) -> Result<Report> {
     let site = Site::new(plan)?;
     let mut round = Round {
@@ -48,8 +48,8 @@ struct Member {
     child: Child,
     side: Side,
     number: u32,
-    /// The time at which the process continues, and whether the round kills it at that time instead; `None`
-    /// if the process is not stopped.
+    /// `None` if the process is not stopped. Otherwise the time until which it is stopped, and whether the
+    /// round kills it then. If not, the process continues.
     stopped: Option<(Instant, bool)>,
 }
 
@@ -88,7 +88,7 @@ impl Round<'_> {
         if self.plan.engine.is_some() {
             self.run_alone(Task::Audit, Side::Ours)?;
         }
-        // No process has the databases open any more, so they must be ordinary databases of SQLite.
+        // No process has the databases open now, so they must be ordinary SQLite databases.
         self.run_alone(Task::Audit, Side::Stock)
     }
 
@@ -127,14 +127,14 @@ impl Round<'_> {
         self.wait_for_all()
     }
 
-    /// Returns the failures that the processes have reported, in one line.
+    /// Returns the failures that the processes have reported, joined into one line.
     fn said(&self) -> String {
         let text = fs::read_to_string(self.site.paths.messages()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("failure: ")).collect();
         lines.join("; ")
     }
 
-    /// Checks that all processes are alive or have ended successfully.
+    /// Checks that each process is alive or has ended successfully.
     fn watch(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(member) = self.crowd.get_mut(at) {
@@ -170,8 +170,7 @@ impl Round<'_> {
 
     /// Kills a process, and starts another one in its place.
     fn kill(&mut self, at: usize) -> Result<()> {
-        // A process that has already failed must count as a failure. So this function looks for failures before
-        // it kills.
+        // A process that has already failed must count as a failure. So check for failures before the kill.
         self.watch()?;
         let Some(member) = self.crowd.get_mut(at) else { return Ok(()) };
         member.child.kill()?;
@@ -183,7 +182,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Lets stopped processes continue, or kills them, if their time has come.
+    /// If the time of a stopped process has come, lets the process continue or kills it.
     fn go_on(&mut self, now: Instant) -> Result<()> {
         for at in 0..self.crowd.len() {
             match self.crowd.get(at).and_then(|member| member.stopped) {
@@ -233,7 +232,7 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill_process(Pid::from_child(child), signal)?)
 }
 
-/// Says where a process that does not end is waiting.
+/// Describes what a process that does not end is waiting for.
 fn where_is(child: &Child) -> String {
     let pid = child.id();
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();

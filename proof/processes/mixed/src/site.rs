@@ -1,4 +1,4 @@
-//! The directories of a round. If the round succeeds, it deletes them. If it fails, it keeps them and reports
+//! The directories of a round. A round that succeeds deletes them. A round that fails keeps them and reports
 //! their paths.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::{Plan, Side};
 
 const SHARED_MEMORY: &str = "/dev/shm";
-/// The names of the databases, in the order of their schemas.
+/// The file names of the databases, in the same order as their names in SQL.
 pub(crate) const DATABASES: [&str; 2] = ["main.db", "two.db"];
 
 /// The paths of all files of a round.
@@ -34,7 +34,7 @@ impl Paths {
         self.dir.join("traces")
     }
 
-    /// Returns the URI by which one side opens a database.
+    /// Returns the URI with which one side opens a database.
     pub(crate) fn uri(&self, plan: &Plan, side: Side, database: usize, parameters: &str) -> String {
         let path = self.dir.join(DATABASES[database]);
         let vfs = match (side, plan.engine) {
@@ -70,7 +70,7 @@ impl Site {
         Ok(Self { dir, log_dir, paths })
     }
 
-    /// Keeps the directories, and says where they are.
+    /// Keeps the directories, and returns a text that says where they are.
     pub(crate) fn keep(self) -> String {
         let (dir, log_dir) = (self.dir.keep(), self.log_dir.keep());
         format!(

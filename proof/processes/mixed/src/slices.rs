@@ -1,5 +1,6 @@
-//! Divides a round into time slices. In some slices one side mostly stays away. The other side then has the
-//! databases to itself until the slice ends, so the guard is raised and lifted.
+//! Divides a round into time slices. In some slices one of the two sides mostly stays away. The other side
+//! then has the databases almost to itself until the slice ends. So Duralite sets and removes the guard
+//! several times in a round.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Plan, Side};
 
-/// Returns the time in nanoseconds, on a clock that all processes share.
+/// Returns the time in nanoseconds, by a clock that is the same for all processes.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0)).as_nanos() as u64
@@ -33,7 +34,7 @@ impl Slices {
         now_ns() >= self.end_ns
     }
 
-    /// Returns whether a side may use the databases now.
+    /// Returns whether a side should use the databases in the present slice.
     pub(crate) fn welcomes(self, side: Side) -> bool {
         let slice = now_ns().saturating_sub(self.start_ns) / self.length_ns;
         match fastrand::Rng::with_seed(self.seed.wrapping_add(slice.wrapping_mul(0x9e37_79b9))).u32(..5) {

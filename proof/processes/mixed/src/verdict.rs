@@ -1,4 +1,4 @@
-//! The errors that a process may get, and what the process does after each.
+//! The errors that a process may get, and what the process does after each of them.
 
 use rusqlite::ffi;
 use serde::{Deserialize, Serialize};
@@ -23,19 +23,19 @@ impl Side {
     }
 }
 
-/// The consequence of an error for a connection.
+/// What an error means for the connection that got it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Another process holds a lock. The connection tries again.
+    /// Another process holds a lock. The process tries the operation again.
     Again,
-    /// The connection can no longer be used. The process closes it, waits, and opens another.
+    /// The connection cannot be used any more. The process closes it, waits, and opens another.
     Reopen,
-    /// An error that stock SQLite never returns in this situation.
+    /// Stock SQLite never returns such an error in this situation, so the test fails.
     Failure,
 }
 
-/// Returns what an extended result code means for a connection of `side`. `guarded` says whether there are processes
-/// of Duralite, whose guard makes stock SQLite refuse the database.
+/// Returns what an extended result code means for a connection of `side`. `guarded` says whether some processes use
+/// Duralite, whose guard makes stock SQLite refuse the database.
 #[must_use]
 pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict {
     let meets_guard = side == Side::Stock && guarded;
@@ -43,10 +43,10 @@ pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict
         // `SQLITE_PROTOCOL` means that a stopped process holds the lock under which SQLite recovers the wal-index.
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => Verdict::Again,
         ffi::SQLITE_NOTADB if meets_guard => Verdict::Reopen,
-        // SQLite remembers the write version that the guard put into page 1, until SQLite reads page 1 again.
+        // Until SQLite reads page 1 again, it remembers the write version that the guard had put there.
         ffi::SQLITE_READONLY if meets_guard => Verdict::Reopen,
-        // A read-only connection cannot roll back or recover what a dead process has left, and cannot create
-        // missing files.
+        // A read-only connection cannot roll back or recover what a dead process has left, and it cannot create missing
+        // files.
         ffi::SQLITE_READONLY if read_only && code != ffi::SQLITE_READONLY => Verdict::Reopen,
         ffi::SQLITE_CANTOPEN if read_only => Verdict::Reopen,
         _ => Verdict::Failure,

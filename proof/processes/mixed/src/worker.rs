@@ -16,12 +16,12 @@ use crate::site::Paths;
 use crate::slices::Slices;
 use crate::{Plan, Side, audit};
 
-/// The command that starts a process which calls [`worker_main`].
+/// The command that starts a process. The process must call [`worker_main`].
 #[derive(Debug, Clone)]
 pub struct Worker {
     /// The program.
     pub program: PathBuf,
-    /// The arguments before those that [`worker_main`] gets.
+    /// The arguments that come before those for [`worker_main`].
     pub arguments: Vec<OsString>,
 }
 
@@ -33,14 +33,14 @@ pub(crate) enum Task {
     Audit,
 }
 
-/// The orders for a process, which are its first argument. The round's plan follows, in the form in which a
-/// user would give it.
+/// The orders for a process. They are its first argument. The round's plan follows, in the form in which a
+/// user writes it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) task: Task,
     pub(crate) side: Side,
     pub(crate) parent: u32,
-    /// The number of the process, among all processes that the round starts.
+    /// The number of the process among all processes that the round starts.
     pub(crate) number: u32,
     pub(crate) start_ns: u64,
     pub(crate) paths: Paths,
@@ -60,7 +60,7 @@ impl Orders {
     }
 }
 
-/// Returns the number under which a thread commits. The number also encodes the thread's side.
+/// Returns the number under which a thread commits. This number also says which side the thread is on.
 fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
     (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
 }
@@ -101,7 +101,7 @@ fn work(orders: &Orders, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Runs one thread. If it fails, the process ends at once and leaves every connection unclosed.
+/// Runs one thread. If the thread fails, the whole process ends at once and closes no connection.
 fn live(orders: &Orders, plan: &Plan, thread: u32) {
     // In some Duralite processes, every second thread uses stock SQLite.
     let side = if plan.both && thread % 2 == 1 { Side::Stock } else { orders.side };

@@ -13,12 +13,12 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The largest number of rounds that a test runs while it waits for both sides to commit.
+/// The largest number of rounds that a test runs until both sides have committed.
 const MOST_ROUNDS: u64 = 8;
 
-/// Runs two rounds. In the first, processes are killed. In the second, none is killed or stopped. In about
-/// one round of a dozen, some connection of Duralite is open all the time, so stock SQLite commits nothing.
-/// Then another round like the second follows.
+/// Runs two rounds. In the first, processes are killed and stopped. In the second, none is. In about one of
+/// twelve rounds, some connection of Duralite is open all the time, so stock SQLite commits nothing. In that
+/// case more rounds like the second follow.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
     let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };
@@ -64,8 +64,8 @@ fn inv02_stock_sqlite_beside_scratchpad() {
     rounds(Some(Engine::SCRATCHPAD));
 }
 
-/// A control. If the tests could not notice a loss, they would always pass. So this test checks that they
-/// notice a writer which acknowledges too early.
+/// A control. A test that cannot notice a loss would always pass. So this test checks that the rounds notice
+/// a writer that records an acknowledgement too early.
 #[test]
 fn an_early_acknowledgement_is_found() {
     let plan =
@@ -74,7 +74,7 @@ fn an_early_acknowledgement_is_found() {
     let message = format!("{error:#}");
     assert!(message.contains("lost: "), "another failure: {message}");
     assert!(message.contains("to repeat: ") && message.contains("seed=3"), "{message}");
-    // The message names the directories that the round has kept. The test removes them.
+    // The message names the directories that the round has kept. Remove them.
     for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-mixed-")) {
         let _ = std::fs::remove_dir_all(kept);
     }
@@ -88,7 +88,7 @@ fn the_text_of_a_plan_repeats_it() {
                 directory: (seed % 3 == 0).then(|| "/somewhere".into()),
                 ..Plan::varied(engine, seed)
             };
-            // The text is quoted for a shell, so the test removes the quotes.
+            // The text is quoted for a shell, so remove the quotes.
             let text = plan.to_string().replace('\'', "");
             assert_eq!(Plan::parse(text.split(' ')).unwrap().arguments(), plan.arguments());
         }

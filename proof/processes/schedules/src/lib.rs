@@ -1,7 +1,8 @@
-//! A shared segment for tests. Its processes run under a schedule explorer, and can die at any operation.
+//! A shared segment for tests. The processes that use it run under a schedule explorer, and can die at any
+//! operation.
 //!
-//! At every operation on the segment, the explorer may let another process run. [`Sleep`] says how sleeps end.
-//! No schedule depends on real time.
+//! At every operation on the segment, the explorer may let another process run. [`Sleep`] says how a sleep of
+//! a process ends. No schedule depends on real time.
 #![allow(clippy::panic)] // how a process dies
 
 pub mod weak;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
-/// Returns the number of schedules to explore. That is `all`, or a share of it if the environment names one
-/// (`SCHEDULES_SHARE=10` for a tenth). A share is for runs on an emulated processor.
+/// Returns the number of schedules to explore. It is `all`, divided by the environment variable
+/// `SCHEDULES_SHARE` if that is set. Runs on an emulated processor use this to explore fewer.
 #[must_use]
 pub fn rounds(all: usize) -> usize {
     let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());
@@ -23,30 +24,30 @@ pub fn rounds(all: usize) -> usize {
 /// The way in which a sleep ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// A sleep may end at any time, as the trait allows. Waits may then time out, which tests need if a process
-    /// dies or is stopped and cannot wake others.
+    /// A sleep may end at any time, as the trait allows. So waits can time out. Tests need that if a process
+    /// may die or be stopped and then cannot wake others.
     MayEnd,
-    /// Only a wake-up ends a sleep. A lost wake-up is then a deadlock, which the explorer reports. A sleep
-    /// shorter than [`SHORTEST_SLEEP`] is a pause, which no process is expected to end. So it ends by itself.
+    /// Only a wake-up ends a sleep. So a lost wake-up becomes a deadlock, which the explorer reports. But a
+    /// sleep shorter than [`SHORTEST_SLEEP`] is only a pause. No process has to wake the sleeper, so the
+    /// pause ends by itself.
     UntilWoken,
-    /// Like [`Sleep::UntilWoken`], but every wake-up is lost. This is the control, in which the tests must
-    /// fail.
+    /// Like [`Sleep::UntilWoken`], but every wake-up is lost. With this control the tests must fail.
     ForEver,
 }
 
-/// The length from which on a sleep counts as a wait with a limit. A shorter sleep is a pause.
+/// A sleep of at least this length is a wait with a time limit. A shorter sleep is only a pause.
 pub const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 impl Sleep {
-    /// Returns the time for which a process waits for a lock before it looks at the lock again. The time is
-    /// short if sleeps may end by themselves. Otherwise the wait lasts until the wake-up.
+    /// Returns how long a process waits for a lock before it checks the lock again. If sleeps may end by
+    /// themselves, this time is short. Otherwise the wait lasts until the wake-up.
     #[must_use]
     pub fn limit(self) -> Duration {
         if self == Self::MayEnd { Duration::from_millis(1) } else { Duration::from_secs(3600) }
     }
 }
 
-/// The payload of the panic by which a process dies.
+/// The payload of the panic that ends a dying process.
 pub struct Death;
 
 /// The shared memory, and which processes are alive.
@@ -54,13 +55,13 @@ pub struct Death;
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// The slot, plus 1, of the process that is to stop when it reaches a certain point; 0 for none.
+    /// The process that is to stop when it reaches a certain point, as its slot plus 1; 0 for none.
     stops: shuttle::sync::atomic::AtomicU64,
     /// Whether that process has reached the point.
     stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
     sleep: Sleep,
-    /// The sleeping processes. Each has the word at which it sleeps, and a number of its own.
+    /// The sleeping processes. Each entry has the word at which the process sleeps, and a number of its own.
     sleepers: shuttle::sync::Mutex<Sleepers>,
     woken: shuttle::sync::Condvar,
 }
@@ -77,14 +78,14 @@ struct State {
     clock_ns: u64,
 }
 
-/// The memory as one process uses it.
+/// The shared memory, as one process uses it.
 #[derive(Debug)]
 pub struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
-    /// The number of operations left before the process dies; `None` if it does not die.
+    /// After this many more operations the process dies; `None` if it does not die.
     left: Mutex<Option<u64>>,
-    /// The number of operations left before the process is stopped; `None` if it is not stopped.
+    /// After this many more operations the process is stopped; `None` if it is not stopped.
     runs: Mutex<Option<u64>>,
 }
 
@@ -105,8 +106,8 @@ impl Memory {
         })
     }
 
-    /// Joins the memory with a process slot. If `dies_at` is given, the process dies before its operation
-    /// with that number.
+    /// Adds a process with this slot. If `dies_at` is given, the process dies before its operation with this
+    /// number.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<ProcessSlot> {
         self.lock().alive[index] = true;
@@ -118,12 +119,12 @@ impl Memory {
         })
     }
 
-    /// Makes a process stop at the point where it learns that another process is dead, before it acts on that.
+    /// Makes a process stop when it learns that another process is dead, before it reacts to that.
     pub fn stop_at_death(&self, index: usize) {
         self.stops.store(index as u64 + 1, Ordering::SeqCst);
     }
 
-    /// Makes a process stop before its operation of this number, counted from now.
+    /// Makes a process stop before the operation with this number, counted from now.
     pub fn stop_at(&self, process_slot: &ProcessSlot, operation: u64) {
         *process_slot.runs.lock().unwrap_or_else(PoisonError::into_inner) = Some(operation);
         self.stops.store(process_slot.index as u64 + 1, Ordering::SeqCst);
@@ -135,8 +136,8 @@ impl Memory {
         self.sleep
     }
 
-    /// Sleeps until it is woken, unless the lower half of the word has another value than `expected`. It
-    /// compares and falls asleep in one step, as the kernel does.
+    /// Sleeps until another process wakes the caller. But if the lower half of the word differs from
+    /// `expected`, returns at once. The comparison and falling asleep are one step, as in the kernel.
     fn sleep_at(&self, at: u64, expected: u32) {
         let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         if self.words.load(at) as u32 != expected {
@@ -162,7 +163,7 @@ impl Memory {
         self.woken.notify_all();
     }
 
-    /// Returns whether the process that was to stop has stopped.
+    /// Returns whether the process that was told to stop has stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
@@ -180,11 +181,11 @@ impl Memory {
 }
 
 impl ProcessSlot {
-    /// Runs the operation unless the process is dead. So while a dying process unwinds, its operations have
-    /// no effect.
+    /// Runs the operation, unless the process is dead. So while a dying process unwinds its stack, its
+    /// operations have no effect.
     fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
-        // At this load the explorer may switch to another process. A yield would make the explorer prefer the
-        // others, and so turn a choice into a fixed rotation.
+        // At this load the explorer may switch to another process. A yield would be worse: the explorer would
+        // then prefer the other processes, so they would run in a fixed rotation.
         self.memory.steps.load(Ordering::SeqCst);
         if count_down(&self.left) {
             self.die();
@@ -196,7 +197,7 @@ impl ProcessSlot {
         operation(&self.memory)
     }
 
-    /// If this process is to stop, waits until it may continue.
+    /// If this process was told to stop, waits until it may continue.
     fn stop(&self) {
         let own = self.index as u64 + 1;
         while self.memory.stops.load(Ordering::SeqCst) == own {
@@ -205,7 +206,7 @@ impl ProcessSlot {
         }
     }
 
-    /// Lets the process die here.
+    /// Makes the process die here.
     ///
     /// # Panics
     /// With [`Death`], unless the process is already dying.
@@ -262,7 +263,8 @@ impl Segment for ProcessSlot {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
-        // The two parts are separate operations, so another process may see the first part without the second.
+        // Write the two parts in separate operations, so that another process can see the first part without
+        // the second.
         let (head, tail) = bytes.split_at(bytes.len() / 2);
         for (at, part) in [(at, head), (at + head.len() as u64, tail)] {
             self.operate(|memory| memory.words.write(at, part));
@@ -288,7 +290,8 @@ impl Segment for ProcessSlot {
     fn clock_ns(&self) -> u64 {
         self.operate(|memory| {
             let mut state = memory.lock();
-            // If sleeps do not end by themselves, time limits must not expire either.
+            // If sleeps do not end by themselves, time limits must not expire either. So the clock then
+            // advances slowly.
             state.clock_ns += if memory.sleep == Sleep::MayEnd { 50_000 } else { 1_000 };
             state.clock_ns
         })

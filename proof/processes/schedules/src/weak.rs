@@ -1,8 +1,8 @@
-//! A shared segment under loom's weak memory model. The segment behaves as on a processor that reorders memory
+//! A shared segment in loom's weak memory model. It behaves as on a processor that reorders memory
 //! operations.
 //!
-//! Copies are relaxed operations of 8 bytes. Operations on words acquire and release. loom has no
-//! sequentially consistent order, so [`Loads`] says how loads approximate it.
+//! Copies are relaxed operations of 8 bytes. Operations on words have acquire and release semantics. loom has
+//! no sequentially consistent order, so [`Loads`] says how loads approximate it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use std::time::Duration;
 use duralite_medium::{MediumError, Segment};
 use loom::sync::atomic::{AtomicU64, fence};
 
-/// The values that a load of a word may return.
+/// Which values a load of a word may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// Any value that acquire and release allow. A segment promises more than that. So a property that holds
-    /// here also holds with a real segment.
+    /// Any value that acquire and release semantics allow. A real segment allows fewer values. So a property
+    /// that holds here also holds with a real segment.
     Old,
-    /// The newest value, as in the single order of all operations on words. A test needs this if two
-    /// processes each announce something, and then look for the other's announcement. But it hides cases in
-    /// which a copy is reordered before or after an operation on a word.
+    /// The newest value, as if all operations on words had a single order. A test needs this if two processes
+    /// each announce something, and each then checks whether the other has made an announcement. But this
+    /// hides cases in which a copy is reordered with an operation on a word.
     Newest,
 }
 
@@ -34,7 +34,7 @@ pub struct WeakMemory {
     clock: std::sync::atomic::AtomicU64,
 }
 
-/// The memory as one process uses it.
+/// The shared memory, as one process uses it.
 #[derive(Debug)]
 pub struct WeakProcess {
     memory: Arc<WeakMemory>,
@@ -42,7 +42,7 @@ pub struct WeakProcess {
 }
 
 impl WeakMemory {
-    /// Makes memory of zeros, which has only the named ranges. Must be called within a model of loom.
+    /// Makes memory of zeros that has only the given ranges. The caller must be inside a model of loom.
     #[must_use]
     pub fn new(ranges: &[Range<u64>], loads: Loads) -> Arc<Self> {
         let words = ranges.iter().cloned().flat_map(|range| range.step_by(8));
@@ -51,7 +51,7 @@ impl WeakMemory {
         Arc::new(Self { words, bytes, loads, clock: std::sync::atomic::AtomicU64::new(1) })
     }
 
-    /// Joins the memory with a process slot. No process ever dies.
+    /// Adds a process with this slot. These processes never die.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize) -> Arc<WeakProcess> {
         Arc::new(WeakProcess { memory: Arc::clone(self), index })

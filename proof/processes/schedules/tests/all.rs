@@ -1,4 +1,4 @@
-//! Tests how Duralite's processes, and the store's threads, use the memory that they share. A schedule
+//! Tests how Duralite's processes, and the threads of the store, use the memory that they share. A schedule
 //! explorer chooses the order of their operations.
 
 mod archived;
@@ -10,9 +10,9 @@ mod store_logs;
 mod store_snapshots;
 mod weak_locks;
 
-// The modules of the store that the tests explore. This program compiles them with the mutexes and atomics of
-// its own `sync` instead of the store's. The modules name each other, `sync` and the formats by paths from
-// the crate's root.
+// These are modules of the store that the tests explore. This program compiles them itself, so that they use
+// the mutexes and atomics of its own module `sync` and not those of the store. The modules refer to each
+// other, to `sync` and to the formats by paths from the crate's root, so they must have the same names here.
 #[path = "../../../../store/src/counter.rs"]
 mod counter;
 #[allow(dead_code)]

@@ -1,5 +1,6 @@
-//! Commits that wait for the archive, under explored schedules. The sidecar acknowledges commits while their
-//! processes fall asleep. It may die at any of its operations (invariant 70).
+//! Tests commits that wait for the archive, under explored schedules. The sidecar may acknowledge a commit
+//! just when the process of that commit falls asleep. The sidecar may also die at any of its operations
+//! (invariant 70).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -13,7 +14,7 @@ use duralite_wal::shared::archived::{ARCHIVED_BYTES, ArchivedWords, NotArchived}
 
 const LONG: Duration = Duration::from_secs(1 << 30);
 
-/// The position up to which the archive really has the commits.
+/// The position up to which the archive has the commits in fact.
 #[derive(Default)]
 struct Archive(AtomicU64);
 
@@ -23,7 +24,7 @@ impl Archive {
     }
 }
 
-/// Commits at each of `positions`, and waits for the archive each time.
+/// Makes a commit at each of `positions`, and waits for the archive each time.
 fn commit(words: ArchivedWords<'_>, archive: &Archive, positions: &[u64]) {
     for position in positions {
         words.committed(*position);
@@ -53,11 +54,11 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// The distances between the positions of commits. With them, commits sleep on the same word, on neighbouring
-/// words, or on distant ones.
+/// The distances between the positions of commits. Depending on the distance, commits sleep on the same word,
+/// on neighbouring words, or on distant words.
 const APART: [u64; 3] = [1, 50, 500];
 
-/// Lets two processes commit. The sidecar may die at an operation, and another sidecar then continues its
+/// Lets two processes commit. The sidecar may die at an operation, and then another sidecar continues its
 /// work. One of the two committing processes may die too.
 fn commits_wait(sleep: Sleep, apart: u64, sidecar_dies: Option<u64>, committer_dies: Option<u64>) {
     let memory = Memory::new(ARCHIVED_BYTES, sleep);
@@ -84,7 +85,7 @@ fn commits_wait(sleep: Sleep, apart: u64, sidecar_dies: Option<u64>, committer_d
 
 #[test]
 fn inv70_no_acknowledgement_is_missed_in_random_schedules() {
-    // Only a wake-up ends a sleep, so a missed acknowledgement is a deadlock.
+    // Only a wake-up ends a sleep, so a missed acknowledgement becomes a deadlock.
     for apart in APART {
         shuttle::check_random(move || commits_wait(Sleep::UntilWoken, apart, None, None), rounds(5000));
     }
@@ -101,9 +102,9 @@ fn inv70_no_acknowledgement_is_missed_in_schedules_with_few_switches() {
 fn inv70_commits_go_on_when_processes_die_at_any_operation() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills the processes at different operations. If a sidecar dies after its
-    // acknowledgement and before the wake-up, nobody wakes the sleeping processes. So they have to look by
-    // themselves.
+    // Every schedule kills the processes at different operations. If a sidecar dies between its
+    // acknowledgement and the wake-up, nobody wakes the sleeping processes. So they have to check the
+    // acknowledgement themselves from time to time.
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);

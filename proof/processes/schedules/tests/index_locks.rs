@@ -1,4 +1,4 @@
-//! The lock table under explored schedules, with processes that die at any operation.
+//! Tests the lock table of the wal-index under explored schedules, with processes that die at any operation.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -11,11 +11,11 @@ use duralite_locks::{CHECKPOINT, Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
-/// The length of a turn. It is so short that a few readings of the clock end it.
+/// The length of a turn. It is so short that it ends after a few readings of the clock.
 const TURN: Duration = Duration::from_micros(10);
 
-/// Counts the processes in each critical section. The counts check the exclusion itself, independently of the
-/// locks.
+/// Counts the processes in each critical section. So the tests check the mutual exclusion itself,
+/// independently of the locks.
 #[derive(Default)]
 struct Inside {
     writers: AtomicU32,
@@ -44,7 +44,7 @@ fn write(holder: &Holder, inside: &Inside, sleep: Sleep) {
     holder.unlock_exclusive(WRITE, 1);
 }
 
-/// Takes several locks exclusively at once, while other processes read under one of them.
+/// Takes several locks exclusively at once, while other processes read under one of these locks.
 fn exclude_readers(holder: &Holder, inside: &Inside) {
     if holder.lock_exclusive(READ - 1, 3).is_ok() {
         assert_eq!(inside.readers.load(Ordering::SeqCst), 0, "a reader beside an exclusive lock");
@@ -108,7 +108,8 @@ fn control_wake_ups_that_are_lost_are_noticed() {
     shuttle::check_random(|| processes_exclude_each_other(Sleep::ForEver), 10000);
 }
 
-/// Lets one of three processes die at a given operation. The others have to continue and get every lock.
+/// Lets one of three processes die at a given operation. After that the others must be able to get every
+/// lock.
 fn a_process_dies(at: u64) {
     let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let entered = Arc::new(AtomicU32::new(0));
@@ -124,7 +125,8 @@ fn a_process_dies(at: u64) {
                     for _ in 0..2 {
                         take_write(&holder, Sleep::MayEnd);
                         if index != 1 {
-                            // The dead process may be in the critical section, but does nothing there any more.
+                            // The dead process may have been in the critical section, but it does nothing
+                            // there any more.
                             assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
                             shuttle::thread::yield_now();
                             writers.fetch_sub(1, Ordering::SeqCst);
@@ -159,8 +161,7 @@ fn inv11_a_process_that_dies_at_any_operation_leaves_no_lock_behind() {
     shuttle::check_random(move || a_process_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
 }
 
-/// Lets some processes start the log over while others checkpoint. The two must never happen at the same
-/// time.
+/// Lets some processes start the log over, and others checkpoint. The two must never happen at the same time.
 fn nobody_starts_over_beside_a_checkpoint() {
     let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let inside = Arc::new(AtomicU32::new(0));

@@ -1,5 +1,5 @@
-//! Tests the pins of followers under explored schedules. Writers start the log over while followers pin it,
-//! and writers and followers die.
+//! Tests the pins of followers under explored schedules. Writers start the log over while followers pin it.
+//! Writers and followers may die.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -11,8 +11,8 @@ use duralite_medium::PROCESS_SLOTS;
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 use duralite_wal::shared::pins::{PINS_BYTES, Pins, Recycling};
 
-/// The true state of the log, independent of the pins: the positions before its first transaction and after
-/// its last one.
+/// The real state of the log, which does not depend on the pins: the positions before its first transaction
+/// and after its last one.
 #[derive(Default)]
 struct Log {
     oldest: AtomicU64,
@@ -31,7 +31,7 @@ impl Log {
     }
 }
 
-/// Does the work of the holder of the WRITE lock: commits, and then starts the log over if that is allowed.
+/// Does what a holder of the WRITE lock does: commits, and then starts the log over if that is allowed.
 fn write(pins: &Pins, log: &Log) {
     log.end.fetch_add(1, Ordering::SeqCst);
     let recycling = Recycling { oldest: log.oldest(), end: log.end(), is_full: false };
@@ -46,13 +46,13 @@ fn write(pins: &Pins, log: &Log) {
     }
 }
 
-/// Waits for as many steps as the writer needs to look at every process slot.
+/// Waits for as many steps as the writer needs to check every process slot.
 fn let_the_writer_look() {
     (0..PROCESS_SLOTS).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// Pins the beginning of the log, checks that the pinned part is still there, reads to the end, and moves the
-/// pin there.
+/// Pins the beginning of the log, checks that the log still has the pinned part, reads to the end, and moves
+/// the pin there.
 fn follow(pins: &Pins, log: &Log) {
     let mut position = log.oldest();
     if !pins.pin(position) {
@@ -83,8 +83,8 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// Lets a writer die at an operation, and lets another writer take its place. Also lets one of two
-/// followers die.
+/// Lets a writer die at an operation, and lets another writer take its place. One of two followers may die
+/// too.
 fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies: Option<u64>) -> Arc<Log> {
     let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
     let log = Arc::new(Log::default());
@@ -111,7 +111,7 @@ fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies:
     });
     followers.into_iter().for_each(|follower| follower.join().expect("a follower"));
     writer.join().expect("the writers");
-    // The living followers have released their pins, and the pins of dead followers do not count.
+    // The followers that are alive have released their pins, and the pins of dead followers do not count.
     let before = log.oldest();
     write(&Pins::new(memory.join(4, None), 0), &log);
     assert!(log.oldest() > before, "nobody is in the way");
@@ -153,8 +153,8 @@ fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation(
     );
 }
 
-/// A control: the follower ignores the answer of `pin`. In some schedule the log then starts over past the
-/// pin.
+/// A control: the follower ignores what `pin` returns. In some schedule the log then starts over although it
+/// is pinned.
 #[test]
 #[should_panic(expected = "is gone")]
 fn control_a_pin_that_is_only_stored_does_not_hold() {

@@ -1,5 +1,5 @@
-//! The synchronisation primitives of the store, under the schedule explorer. No time passes. A lost wake-up is a
-//! deadlock, unless sleeps may end by themselves.
+//! The synchronisation primitives of the store, for use under the schedule explorer. No time passes. A lost wake-up
+//! becomes a deadlock, unless sleeps may end by themselves.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -10,8 +10,8 @@ pub use shuttle::sync::atomic;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 std::thread_local! {
-    /// Whether sleeps end by themselves, as they may outside the explorer. This variable can be thread-local, because
-    /// one system thread runs all threads of an exploration.
+    /// Whether sleeps end by themselves, as they may outside the explorer. This variable can be thread-local, because a
+    /// single system thread runs all threads of an exploration.
     static SLEEPS_END: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -35,7 +35,8 @@ impl<T> Mutex<T> {
     }
 }
 
-/// The condition variable of a mutex. A waiter wakes only when it is notified, or when sleeps end by themselves.
+/// The condition variable of a mutex. A waiter wakes only when another thread notifies it, or when sleeps end by
+/// themselves.
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 

@@ -1,5 +1,5 @@
-//! Tests the lock table under a weak memory model. The next holder of a lock must see what the previous
-//! holder has written.
+//! Tests the lock table in a weak memory model. The next holder of a lock must see what the previous holder
+//! has written.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const READ: usize = 4;
 
-/// The data that the locks protect, in memory without any order of its own.
+/// The data that the locks protect. Operations on these words impose no order of their own.
 struct Protected([AtomicU64; 2]);
 
 impl Protected {

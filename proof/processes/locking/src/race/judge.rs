@@ -1,19 +1,19 @@
-//! Judges whether one order of the transactions of a race explains what all processes have seen.
+//! Judges whether one order of a race's transactions explains everything that the processes have seen.
 //!
-//! The order is the one in which the commits were published. The judge runs the transactions again in this
-//! order, one at a time, on a plain SQLite, and compares:
+//! This is the order in which the commits were published. The judge runs the transactions again in this
+//! order, one at a time, on a plain SQLite database, and compares:
 //!
 //! 1. A transaction that has committed got the answers that it gets at its place in the order.
-//! 2. Every other transaction (one that only read, was refused, or whose process died) got the answers that it
-//!    gets after some beginning of the order. That beginning has all commits that had returned before the
+//! 2. Every other transaction (one that only read, was refused, or whose process died) got the answers that
+//!    it gets after some prefix of the order. That prefix has all commits that had returned before the
 //!    transaction began, and none that was published after the transaction's first answer.
 //! 3. At the end every process finds the rows that the whole order leaves. So a transaction that was refused
-//!    has left nothing.
-//! 4. A transaction whose process died in its commit, after it had begun to write to the log, may be in the
-//!    order or not. If the transaction was sealed but not published, other processes do not see it until
-//!    one of them rebuilds the wal-index, as with stock SQLite. If another transaction commits before that,
-//!    it takes the place of the sealed transaction in the log. So only the last transaction of the order
-//!    may appear late, and once that transaction has appeared it stays.
+//!    has changed nothing.
+//! 4. If a process died in a commit after it had begun to write to the log, its transaction may be in the
+//!    order or not. If that transaction was sealed but not published, other processes do not see it until one
+//!    of them rebuilds the wal-index. Stock SQLite behaves in the same way. If another transaction commits
+//!    before that, it takes the place of the sealed transaction in the log. So only the last transaction of
+//!    the order may appear late, and once it has appeared, it stays.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,10 +25,10 @@ use super::ledger::{End, Seen};
 use super::mix::{Mix, ROWS, SETUP};
 use super::session::{answer, is_about_rows, statements};
 
-/// A transaction: the number of its process, and its own number in that process.
+/// A transaction, as the number of its process and its number among that process's transactions.
 type Id = (usize, usize);
 
-/// The results of a transaction that runs after certain others.
+/// The results of a transaction, if it runs after certain others.
 struct Run {
     answers: Vec<String>,
     /// All rows of the database after the transaction.
@@ -39,8 +39,8 @@ struct Run {
 pub struct Judge {
     mix: &'static Mix,
     plain: Connection,
-    /// The results that are known already. The key is a list of transactions in their order, and the value
-    /// has the results of the last one.
+    /// The results that the judge has already computed. Each key is a list of transactions in their order,
+    /// and the value has the results of the last one.
     known: RefCell<HashMap<Vec<Id>, Rc<Run>>>,
 }
 
@@ -79,10 +79,11 @@ impl Judge {
         run
     }
 
-    /// Returns what is wrong with a history, or `None`. `seen` are the transactions of the history. `found` has
-    /// the rows that each process found at the end.
+    /// Describes what is wrong with a history; returns `None` if nothing is wrong. `seen` has the
+    /// transactions of the history. `found` has the rows that each process found at the end.
     pub fn judge(&self, seen: &[Seen], found: &[(usize, String)]) -> Option<String> {
-        // Nobody knows whether these transactions have committed, so the judge tries both for each.
+        // Nobody knows whether these transactions have committed. For each of them, the judge tries it with
+        // the commit and without.
         let doubtful: Vec<&Seen> =
             seen.iter().filter(|one| matches!(one.end, End::Died { sealed: 1.. })).collect();
         let mut wrong = Vec::new();
@@ -140,8 +141,8 @@ impl Judge {
     }
 }
 
-/// Returns how many commits of the order may have come before a transaction that is not in the order, as a
-/// range.
+/// For a transaction that is not in the order, returns how many of the order's commits it may have seen: the
+/// smallest and the largest possible number.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);

@@ -1,4 +1,4 @@
-//! Runs one schedule of a race: starts new processes, brings all of them to the start of the race, and lets one
+//! Runs one schedule of a race. Starts new processes, brings all of them to the start of the race, and then lets one
 //! process at a time take a step.
 
 use std::sync::atomic::Ordering::SeqCst;
@@ -16,26 +16,25 @@ use crate::child::Child;
 use crate::clock;
 use crate::grain::{self, Grain};
 
-/// The real time that a process may take until its next stop. A process that takes longer counts as hung.
+/// The real time that a process may take until its next stop. If a process takes longer, the leader considers it hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest number of steps in a schedule. A schedule with more steps counts as one that does not end.
+/// The largest number of steps in a schedule. The leader treats a longer schedule as one that does not end.
 const STEPS: usize = 5000;
-/// The number of the process that makes the database. The process that checks the database at the end has the same
-/// number.
+/// The number of the process that makes the database. Later, the process that checks the database gets the same number.
 const OUTSIDER: usize = 5;
 
 /// The result of a schedule.
 pub struct Outcome {
     pub schedule: Schedule,
     pub findings: Vec<String>,
-    /// The number of transactions that committed a change. `refused` counts the transactions that were refused, and
-    /// `died` counts those whose process died.
+    /// The number of transactions that committed a change. `refused` is the number of transactions that were refused,
+    /// and `died` is the number of those whose process died.
     pub committed: u64,
     pub refused: u64,
     pub died: u64,
 }
 
-/// Runs the schedules of a race in a directory in memory, which becomes the working directory.
+/// Runs the schedules of a race, in a directory in memory that becomes the working directory.
 pub struct Rig {
     pub mix: &'static Mix,
     judge: Judge,
@@ -45,8 +44,8 @@ pub struct Rig {
 }
 
 impl Child {
-    /// Lets the process run until it is about to take the step `limit`, comes to a barrier, or ends. When the
-    /// process sleeps, its clock moves on, and it continues.
+    /// Lets the process run until it is about to take the step `limit`, reaches a barrier, or ends. If the process
+    /// sleeps, its clock advances, and it continues.
     fn run_alone(&self, limit: u32) -> Stop {
         board().set_ready(1 << self.process, false);
         loop {
@@ -68,12 +67,12 @@ impl Child {
     }
 }
 
-/// The leader's knowledge of the processes of a race.
+/// What the leader knows about the processes of a race.
 struct Race {
     children: Vec<Child>,
-    /// The processes that live and have not come to the end of their transactions, a bit for each.
+    /// The processes that are alive and have not ended their transactions yet, as one bit for each process.
     runs: u8,
-    /// The processes that sleep until another process has taken a step, a bit for each.
+    /// The processes that sleep until another process has taken a step, as one bit for each process.
     asleep: u8,
     last: Option<u8>,
     choices: Vec<Choice>,
@@ -83,7 +82,7 @@ impl Race {
     fn ready(&mut self) -> Ready {
         let mut bits = self.runs & !self.asleep;
         if bits == 0 {
-            // All processes sleep, so time passes, and the process that has slept least in total wakes up.
+            // All processes sleep, so time advances. The process that has slept the least in total wakes up.
             let running = (0..8).filter(|process| self.runs >> process & 1 == 1);
             let first = running.min_by_key(|process| board().processes[*process].clock_ns.load(SeqCst));
             bits = first.map_or(0, |process| 1 << process);
@@ -139,7 +138,7 @@ impl Race {
                     self.last = Some(process);
                     self.step(process);
                 }
-                // The text of a schedule may contain more steps than the process takes.
+                // A schedule's text may name more steps of a process than the process takes.
                 Choice::Step(_) => {}
                 Choice::Kill(process) => self.kill(process),
                 Choice::KillAll => {
@@ -201,7 +200,7 @@ impl Rig {
         }
         let mut race = Race { children, runs, asleep: 0, last: None, choices: Vec::new() };
         race.run(chooser);
-        // The processes that have survived the race close their connections before the outsider starts.
+        // The processes that are still alive close their connections before the outsider starts.
         race.children.iter().for_each(Child::finish);
         Child::start(OUTSIDER, || session::audit(OUTSIDER)).finish();
         self.outcome(Schedule { grain, choices: race.choices })
@@ -222,8 +221,8 @@ impl Rig {
     }
 }
 
-/// Returns whether the process stops at every change of the log. That is so if [`super::memory`] wraps the
-/// log's memory.
+/// Returns whether the process stops at every change of the log. It does so if [`super::memory`] wraps the log's
+/// memory.
 fn sees_log() -> bool {
     session::engine() == "nvwal"
 }

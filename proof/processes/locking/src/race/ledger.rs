@@ -1,6 +1,6 @@
-//! What the processes of a race have seen: each statement's answer and each transaction's end, in one order
-//! over all processes. The processes share the memory of the ledger with the leader, so it outlives a process
-//! that is killed.
+//! Records what the processes of a race have seen: each statement's answer and each transaction's end, in one
+//! order for all processes. The processes share the memory of the ledger with the leader, so its contents
+//! survive when a process is killed.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,14 +12,14 @@ use crate::shared::{Zeroable, map};
 /// The largest number of bytes of text that a process writes.
 const TEXT: usize = 1 << 16;
 
-/// The value of `sealed` while the process is not in a commit. What the process then does to the log, for
-/// example in a checkpoint, belongs to no transaction.
+/// The value of `sealed` while the process is not in a commit. If the process changes the log then, for
+/// example in a checkpoint, the change belongs to no transaction.
 const NONE: u64 = u64::MAX;
 
 /// The shared memory.
 #[repr(C)]
 pub struct Ledger {
-    /// The moment of the newest entry. Every entry of the ledger has a moment of its own.
+    /// The moment of the newest entry. Each entry of the ledger gets a later moment than the one before it.
     now: AtomicU64,
     pages: [Page; PROCESSES],
 }
@@ -28,16 +28,16 @@ pub struct Ledger {
 struct Page {
     bytes: AtomicU32,
     /// The moment at which the process last changed the log in its present commit. It is 0 if the process has
-    /// not changed the log yet, and [`NONE`] if it is in no commit. A process that changes the log in a
-    /// commit holds WRITE, and publishes the commit after its last change. So these moments have the order in
-    /// which the commits are published.
+    /// not changed the log in this commit yet, and [`NONE`] if the process is not in a commit. A process that
+    /// changes the log in a commit holds WRITE, and publishes the commit after its last change. So these
+    /// moments have the same order as the publications of the commits.
     sealed: AtomicU64,
     text: [AtomicU8; TEXT],
 }
 
 impl Zeroable for Ledger {}
 
-/// A transaction as its process has seen it.
+/// A transaction, as its own process has seen it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub process: usize,
@@ -52,15 +52,15 @@ pub struct Seen {
 /// The way in which a transaction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// COMMIT has succeeded at the moment `at`. `sealed` is 0 if the transaction had nothing to commit.
+    /// COMMIT succeeded at the moment `at`. `sealed` is 0 if the transaction had nothing to commit.
     Committed { at: u64, sealed: u64 },
     /// The transaction was refused.
     Refused,
-    /// The process of the transaction died. `sealed` is 0 if nothing of the transaction can be in the log.
+    /// The process of the transaction died. `sealed` is 0 if no part of the transaction can be in the log.
     Died { sealed: u64 },
 }
 
-/// Returns the ledger of this process and of the processes that it forks.
+/// Returns the ledger that this process shares with the processes that it forks.
 pub fn ledger() -> &'static Ledger {
     static LEDGER: OnceLock<&'static Ledger> = OnceLock::new();
     LEDGER.get_or_init(map)
@@ -99,14 +99,15 @@ impl Ledger {
         self.write(process, format_args!("answer {} {answer}", self.moment()));
     }
 
-    /// Notes that the process is about to commit. From now on its changes of the log belong to this commit.
+    /// Records that the process is about to commit. From now on, its changes of the log belong to this
+    /// commit.
     pub fn commits(&self, process: usize) {
         self.pages[process].sealed.store(0, SeqCst);
         self.write(process, format_args!("commits {}", self.moment()));
     }
 
-    /// Notes the present moment. The process is about to change the log or the header of the wal-index, or
-    /// has made its changes durable.
+    /// Records the present moment. The process is about to change the log or the header of the wal-index, or
+    /// has just made its changes durable.
     pub fn changes_log(&self, process: usize) {
         let sealed = &self.pages[process].sealed;
         if sealed.load(SeqCst) != NONE {
@@ -125,12 +126,12 @@ impl Ledger {
         self.write(process, format_args!("committed {} {sealed}", self.moment()));
     }
 
-    /// Notes that the transaction was refused, and is rolled back.
+    /// Records that the transaction was refused and will be rolled back.
     pub fn refused(&self, process: usize, code: i32) {
         self.write(process, format_args!("refused {} {code}", self.moment()));
     }
 
-    /// Notes the rows that a process finds in the database at the end.
+    /// Records the rows that a process finds in the database at the end.
     pub fn finds(&self, process: usize, rows: &str) {
         self.write(process, format_args!("finds {} {rows}", self.moment()));
     }
@@ -143,8 +144,8 @@ impl Ledger {
     }
 
     /// Returns all transactions that have begun, and the rows that each process has found at the end, in the
-    /// order of their moments. `sees_log` says whether the ledger notes each change of the log. If it does
-    /// not, a transaction may be sealed although the ledger has no change of the log by this transaction.
+    /// order of their moments. `sees_log` says whether the ledger records each change of the log. If it does
+    /// not, any transaction that was about to commit may be sealed, even if the ledger shows no change.
     pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {

@@ -1,5 +1,5 @@
-//! Wraps the memory of a log, so that a process of a race stops at each store and fence. A process that waits
-//! for another one lets the others go on.
+//! Wraps the memory of a log, so that a process of a race stops at each store and each fence. When a process
+//! waits for another one, it hands over its turn, so that the others can continue.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::board::board;
 use crate::call::{Call, Kind};
 use crate::{clock, grain};
 
-/// Wraps the memory of each log in this directory that this process opens from now on.
+/// Wraps the memory of each log that this process opens in this directory after the call.
 pub fn stop_at(process: usize, logs: &Path) -> Hooked {
     hook(logs, Arc::new(Stops { process }))
 }
@@ -179,9 +179,9 @@ impl Nvm for Stopping {
     }
 }
 
-/// The memory that processes share. A process that waits at this memory for another process sleeps by its
-/// own clock, and so hands over its turn. Otherwise the other process, which may be at a stop, would never
-/// go on.
+/// Wraps the memory that processes share. If a process waits at this memory for another process, it sleeps by
+/// its own clock, and so hands over its turn. Otherwise the other process, which may be at a stop, would
+/// never continue.
 struct Yielding {
     process: usize,
     below: Arc<dyn Segment>,

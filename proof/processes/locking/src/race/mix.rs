@@ -1,15 +1,16 @@
 //! The races. In each race, a few processes run small transactions on one database. The name of a race says
-//! what its transactions have in common.
+//! what is special about its transactions.
 
 /// A process of a race.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
     /// The setting `concurrent` of the process's connection.
     pub concurrent: &'static str,
-    /// The statements that the process runs before the race, while no other process does anything.
+    /// The statements that the process runs before the race, while all other processes wait.
     pub before: &'static [&'static str],
-    /// The transactions of the process, each as a list of operations. The statements of one operation are
-    /// separated by `;` and are one coarse step. A `COMMIT` is an operation of its own.
+    /// The transactions of the process, each as a list of operations. An operation consists of statements
+    /// that are separated by `;`. With coarse grain it is one step. A `COMMIT` is always an operation of its
+    /// own.
     pub transactions: &'static [&'static [&'static str]],
 }
 
@@ -18,13 +19,13 @@ pub struct Mix {
     pub name: &'static str,
     pub about: &'static str,
     pub programs: &'static [Program],
-    /// Whether nothing was committed to the log before the race.
+    /// Whether the log has no commits when the race begins.
     pub has_new_log: bool,
 }
 
-/// Makes the tables. A page of 512 bytes holds four rows of `t`, so the rows 10 and 100 are in different
-/// leaves, and so are 100 and 190. Each row of `big` and of `huge` has pages of its own. A tenth of the
-/// database is free.
+/// Makes the tables. A page of 512 bytes holds four rows of `t`. So the rows 10, 100 and 190 are in three
+/// different leaves. Each row of `big` and of `huge` has pages of its own. A tenth of the database's pages
+/// are free.
 pub const SETUP: &str = "
     CREATE TABLE t(k INTEGER PRIMARY KEY, v INTEGER, pad TEXT);
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
@@ -50,8 +51,8 @@ macro_rules! read {
     };
 }
 
-/// Changes a row by a value that depends on another row. After several such changes, the rows show their
-/// order.
+/// Changes a row by a value that depends on another row. After several such changes, the values show in which
+/// order the changes were made.
 macro_rules! write {
     ($row:literal, $from:literal, $own:literal) => {
         concat!("UPDATE t SET v=v*10+(SELECT v FROM t WHERE k=", $from, ")+", $own, " WHERE k=", $row)
@@ -70,9 +71,9 @@ const fn after(before: &'static [&'static str], program: Program) -> Program {
     Program { before, ..program }
 }
 
-/// Fills the cache with all rows of `t`.
+/// Reads all rows of `t`, so that they are in SQLite's cache.
 const WARM: &[&str] = &["SELECT sum(v) FROM t"];
-/// A transaction that leaves its connection with leases of free pages.
+/// A transaction after which its connection has leases of free pages.
 const LEASES_BIG: &[&str] = &["BEGIN", "INSERT INTO big VALUES(10, zeroblob(1500))", "COMMIT"];
 const LEASES_HUGE: &[&str] = &["BEGIN", "INSERT INTO huge VALUES(10, zeroblob(1500))", "COMMIT"];
 

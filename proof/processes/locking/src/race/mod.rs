@@ -1,11 +1,11 @@
-//! Races of concurrent transactions (`concurrent=on` and `concurrent=upgrade`): runs many schedules of their
-//! steps, and reports what was wrong.
+//! Explores races of concurrent transactions (`concurrent=on` and `concurrent=upgrade`): runs many schedules
+//! of their steps, and reports what went wrong.
 //!
-//! Each process has one connection, through which it runs small transactions ([`mix`]). A process stops
-//! where other processes could notice what it does next ([`crate::grain`]). The stops are in the VFS above
+//! Each process has one connection, through which it runs small transactions ([`mix`]). A process stops where
+//! other processes could notice what it does next ([`crate::grain`]). The stops are in the VFS above
 //! Duralite's, in the VFS below it, in the log's memory ([`memory`]) and in the memory of the wal-index
-//! ([`trap`]). So the tested code is the code that users run. At each stop the leader ([`lead`]) lets any
-//! process go on, or kills one or all of them, as the schedule says ([`schedule`]). The [`ledger`] holds
+//! ([`trap`]). So the tests run the same code as users do. At each stop the leader ([`lead`]) lets any
+//! process continue, or kills one process or all, as the schedule says ([`schedule`]). The [`ledger`] holds
 //! what all processes have seen, and the [`judge`] runs the transactions again, one after another.
 
 mod judge;
@@ -29,15 +29,15 @@ use schedule::{Deaths, Draw, Every, Follow, Schedule};
 
 /// The limits of an exploration.
 pub struct Bounds {
-    /// The largest number of schedules of coarse steps. The exploration runs the first ones in the order of
-    /// their texts.
+    /// The largest number of schedules of coarse steps. The exploration tries these schedules one after
+    /// another, and stops after this many.
     pub limit: usize,
     /// The largest number of deaths in a schedule.
     pub deaths: usize,
-    /// The number of additional random schedules. Every second one has fine steps.
+    /// The number of additional random schedules. Half of them have fine steps.
     pub random: u64,
     pub seed: u64,
-    /// A text that ends the exploration when a finding contains it; `None` for no such text.
+    /// A text. The exploration ends when a finding contains it. `None` if there is no such text.
     pub until: Option<String>,
 }
 
@@ -47,7 +47,7 @@ struct Report {
     schedules: u64,
     /// Whether the exploration ran all schedules of coarse steps.
     is_complete: bool,
-    /// Whether a schedule took a different course when it was repeated.
+    /// Whether a repeated schedule had other steps than the first time.
     diverged: bool,
     random: u64,
     committed: u64,
@@ -92,9 +92,9 @@ impl fmt::Display for Report {
 fn explore(mix: &'static Mix, bounds: &Bounds) -> Report {
     let (rig, begun) = (Rig::new(mix), Instant::now());
     let mut report = Report::default();
-    // `waldio` publishes a transaction before it makes it durable and acknowledges it. So other processes may
-    // see the transaction before it is durable. If all processes then die, the transaction is gone, and the
-    // judge would report that.
+    // `waldio` publishes a transaction before it makes the transaction durable and acknowledges it. So other
+    // processes may see a transaction that is not durable yet. If all processes then die, the transaction is
+    // lost, and the judge would report that.
     let deaths = Deaths { most: bounds.deaths, of_all: session::engine() != "waldio" };
     let mut every = Every::new(deaths);
     while report.schedules < bounds.limit as u64 && !report.is_complete && !report.is_enough(bounds) {
@@ -150,8 +150,8 @@ pub fn explore_all(bounds: &Bounds) -> bool {
     is_good
 }
 
-/// Prints the findings of a race. Returns whether there were none, and every schedule took the same course
-/// when it was repeated.
+/// Prints the findings of a race. Returns `true` if there were none, and if every repeated schedule had the
+/// same steps as the first time.
 fn tell_report(name: &str, report: &Report) -> bool {
     println!("{name}: {report}");
     for (finding, (schedule, count)) in &report.findings {
@@ -160,7 +160,7 @@ fn tell_report(name: &str, report: &Report) -> bool {
     report.findings.is_empty() && !report.diverged
 }
 
-/// Runs one schedule, and prints it step by step.
+/// Runs one schedule, and prints its steps one by one.
 pub fn replay(name: &str, schedule: &str) -> bool {
     let schedule: Schedule = schedule.parse().unwrap();
     let outcome = Rig::new(named(name)).run(schedule.grain, &mut Follow(&schedule.choices));

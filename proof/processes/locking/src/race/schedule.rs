@@ -1,8 +1,9 @@
-//! Schedules of races, as text and as choices.
+//! Schedules of races, as text and as lists of choices.
 //!
-//! `coarse 0010a1`: at each stop, a digit lets the process with this number take a step. Instead, `a` kills
-//! process 0, `b` process 1 and so on, and `*` kills all. Where the text ends, the process that took the last
-//! step goes on to its end, and then the others in the order of their numbers.
+//! An example is `coarse 0010a1`, with one character for each stop. A digit lets the process with this number
+//! take a step. The letter `a` kills process 0, `b` kills process 1 and so on, and `*` kills all. After the
+//! end of the text, the process that took the last step runs to its end, and then the others do, in the order
+//! of their numbers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -63,9 +64,9 @@ impl FromStr for Schedule {
 /// The processes that can take the next step.
 #[derive(Debug, Clone, Copy)]
 pub struct Ready {
-    /// The processes that can take the next step, a bit for each.
+    /// The processes that can take the next step, as one bit for each process.
     pub bits: u8,
-    /// The process that took the last step, if it can go on.
+    /// The process that took the last step, if it can take the next one too.
     pub last: Option<u8>,
 }
 
@@ -81,7 +82,7 @@ impl Ready {
 
 /// Decides what happens at each stop.
 pub trait Chooser {
-    /// Returns the decision at a stop. At least one process is ready.
+    /// Decides what happens at a stop. At least one process is ready.
     fn choose(&mut self, ready: Ready) -> Choice;
 }
 
@@ -96,7 +97,7 @@ impl Chooser for Follow<'_> {
     }
 }
 
-/// The deaths that a schedule may have.
+/// How many processes a schedule may kill, and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Deaths {
     /// The largest number of deaths.
@@ -105,14 +106,15 @@ pub struct Deaths {
     pub of_all: bool,
 }
 
-/// Runs through all schedules, one after the other.
+/// Chooses so that all schedules run, one after the other.
 pub struct Every {
     deaths: Deaths,
-    /// The alternatives at each stop, and the index of the one that the schedule takes.
+    /// The possible choices at each stop, and the index of the one that the present schedule takes.
     path: Vec<(Vec<Choice>, usize)>,
     at: usize,
     killed: usize,
-    /// Whether a schedule had other alternatives than the previous one after the same choices.
+    /// Whether a schedule made the same choices as an earlier one, and then found that other processes were
+    /// ready.
     pub diverged: bool,
 }
 
@@ -122,7 +124,7 @@ impl Every {
         Self { deaths, path: Vec::new(), at: 0, killed: 0, diverged: false }
     }
 
-    /// Goes to the next schedule. Returns whether there is one.
+    /// Moves on to the next schedule. Returns whether there is one.
     pub fn advance(&mut self) -> bool {
         (self.at, self.killed) = (0, 0);
         while let Some((alternatives, taken)) = self.path.last_mut() {
@@ -163,19 +165,22 @@ pub struct Draw {
     switches: Switches,
 }
 
-/// The rule that decides when a process has to let another one go on.
+/// The rule that decides when another process continues.
 enum Switches {
-    /// Another process goes on after a step with a probability of one in this number.
+    /// After each step, another process continues with a probability of 1 divided by this number.
     Often(u32),
-    /// Another process goes on after a stretch of steps, of which this many are left.
+    /// One process takes several steps in a row, and then another process continues. The number says how many
+    /// of these steps are left.
     Stretches(u32),
 }
 
-/// The largest number of steps in a stretch of one process. A whole transaction has about as many fine steps.
+/// The largest number of steps that one process takes in a row. A whole transaction has about as many fine
+/// steps.
 const STRETCH: u32 = 60;
 
 impl Draw {
-    /// Makes a chooser whose schedule this seed determines, with at most these deaths.
+    /// Makes a chooser that takes its random decisions from this seed, and kills no more than `deaths`
+    /// allows.
     pub fn new(seed: u64, mut deaths: Deaths) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         // In half of the schedules nobody dies.
@@ -233,7 +238,7 @@ mod tests {
         assert!("coarse 0x".parse::<Schedule>().is_err());
     }
 
-    /// Returns the texts of all schedules of two processes with two steps each.
+    /// Returns the texts of all schedules for two processes that take two steps each.
     fn schedules(most: usize) -> Vec<String> {
         let mut every = Every::new(Deaths { most, of_all: true });
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Runs the program of a process of a race, and notes in the ledger what its connection answers.
+//! Runs the program of one process of a race, and records in the ledger what its connection answers.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::grain;
 use crate::scenario::ENGINE;
 
 /// The time for which SQLite's busy handler waits, by the process's own clock, which advances only in sleeps.
-/// In a race, a waiting process gets a turn after each step of another process, or earlier. So it waits for
-/// this long only if no other process will ever give way.
+/// In a race, a waiting process gets a turn at the latest after each step of another process. So it waits for
+/// the whole time only if the lock that it wants never becomes free.
 const BUSY: Duration = Duration::from_secs(12);
 
-/// Returns the name of the engine of this exploration.
+/// Returns the name of the engine that this exploration uses.
 pub fn engine() -> &'static str {
     ENGINE.get().map_or("nvwal", String::as_str)
 }
@@ -47,7 +47,7 @@ pub fn statements(operation: &str) -> impl Iterator<Item = &str> {
     operation.split(';').map(str::trim)
 }
 
-/// Returns whether a statement changes only rows, and its answer depends only on rows.
+/// Returns whether a statement only reads or changes rows, so that its answer depends on nothing but rows.
 pub fn is_about_rows(sql: &str) -> bool {
     !["BEGIN", "COMMIT", "PRAGMA"].iter().any(|word| sql.starts_with(word))
 }
@@ -74,7 +74,7 @@ pub fn answer(connection: &Connection, sql: &str) -> Result<String, Error> {
     Ok(if columns > 0 { text } else { format!("changes {}", connection.total_changes() - before) })
 }
 
-/// Returns SQLite's extended result code; 1 for an error that is not SQLite's.
+/// Returns SQLite's extended result code; 1 for an error that does not come from SQLite.
 fn code_of(error: &Error) -> i32 {
     match error {
         Error::SqliteFailure(failure, _) => failure.extended_code,
@@ -147,7 +147,7 @@ fn refused(process: usize, connection: &Connection, sql: &str, error: &Error) {
     ledger().refused(process, code);
 }
 
-/// Takes the WRITE lock, which no process may hold any more. Then notes all rows that this process finds.
+/// Takes the WRITE lock, which no process may hold any more. Then records all rows that this process finds.
 fn look_at_all(process: usize, connection: &Connection) {
     clock::operation_begins(process);
     for sql in ["BEGIN IMMEDIATE", ROWS, "ROLLBACK"] {
@@ -176,7 +176,7 @@ fn close(process: usize, connection: Connection) {
     }
 }
 
-/// Runs the process that checks the whole database. It starts when all other processes are gone or idle.
+/// Runs the process that checks the whole database. It starts when all other processes have ended.
 pub fn audit(process: usize) {
     let connection = open("off");
     look_at_all(process, &connection);

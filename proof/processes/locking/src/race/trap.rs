@@ -1,20 +1,20 @@
-//! Stops a process of a race before each store to the header of the wal-index that all processes share. The
-//! header has two copies of the committed state, and the notes of checkpoints and readers. The process also
-//! stops before a store to the first word after the header, where the list of frames begins. Between these
-//! stores a process may die or stand still.
+//! Stops a process of a race before each store to the header of the wal-index, which all processes share. The
+//! header has two copies of the committed state, and the words in which checkpoints and readers announce
+//! themselves. The process also stops before a store to the first word after the header, where the list of
+//! frames begins. Between two of these stores a process may be killed or stopped.
 //!
-//! The process makes these stores without a call of a function that the rig could watch. So the memory is
-//! write-protected while a process races. A store then causes a fault, and the handler of the fault is the
-//! stop. After the stop the processor makes this one store in a single step, and then the memory is protected
-//! again. This works on x86-64 only; on other processors there are no such stops.
+//! For these stores the process calls no function that the rig could intercept. So the memory is
+//! write-protected while a process races. A store then causes a fault, and the process stops in the handler
+//! of the fault. After the stop, the processor makes this one store in a single step, and then the memory is
+//! protected again. This works only on x86-64. On other processors there are no such stops.
 #![allow(unsafe_code)] // handlers of signals, and protection of memory
 
-/// Makes this process stop from now on at each store to the header of the wal-index. The process must have
-/// the wal-index mapped.
+/// Makes this process stop at each store to the header of the wal-index from now on. The process must have
+/// mapped the wal-index.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn begin(_process: usize) {}
 
-/// Makes this process no longer stop at stores to the header of the wal-index.
+/// From now on, this process no longer stops at stores to the header of the wal-index.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn end() {}
 
@@ -34,9 +34,9 @@ mod here {
 
     /// The number of protected bytes: a page of memory.
     const PAGE: usize = 4096;
-    /// The size in bytes of the two copies of the committed state.
+    /// The size in bytes of the two copies of the committed state, together.
     const COPIES: usize = 96;
-    /// The number of watched bytes: the header, and after it the page number of the first frame.
+    /// The number of watched bytes: the header, and the page number of the first frame, which comes after it.
     const HEADER: usize = 136 + 4;
     /// The alignment of the wal-index in bytes. In the file of the shared memory, the wal-index begins at a
     /// multiple of this number, but not at 0.
@@ -44,7 +44,7 @@ mod here {
     /// The processor's flag for single steps.
     const TRAP_FLAG: i64 = 0x100;
 
-    /// The address of the first page of the wal-index; 0 while nothing is protected.
+    /// The address of the first page of the wal-index; 0 while no memory is protected.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
     static PROCESS: AtomicUsize = AtomicUsize::new(0);
 
@@ -53,8 +53,8 @@ mod here {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let here = std::env::current_dir().ok()?;
         let here = here.to_str()?;
-        // The search looks for the name of the directory, because the file had no name yet when the process
-        // that made it mapped it.
+        // The search looks for the name of the directory. It cannot look for the name of the file, because
+        // the process that created the file mapped it before it had a name.
         let places = maps.lines().filter(|line| line.contains(here)).filter_map(|line| {
             let mut words = line.split_whitespace();
             let start = words.next()?.split('-').next()?;
@@ -70,7 +70,7 @@ mod here {
         unsafe { libc::mprotect(page as *mut c_void, PAGE, protection) };
     }
 
-    /// Sets or clears the processor's flag for single steps. The flag takes effect when the process goes on
+    /// Sets or clears the processor's flag for single steps. The flag takes effect when the process continues
     /// after the signal.
     ///
     /// # Safety
@@ -87,8 +87,8 @@ mod here {
         let at = unsafe { (*info).si_addr() } as usize;
         let page = FIRST.load(SeqCst);
         if page == 0 || !(page..page + PAGE).contains(&at) {
-            // This is a fault for another reason. Without the handler the fault comes again, and ends the
-            // process. SAFETY: the call restores the default action of the signal.
+            // This fault has another reason. Without this handler the same store causes the fault again,
+            // which ends the process. SAFETY: the call restores the default action of the signal.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             return;
         }
@@ -128,8 +128,8 @@ mod here {
         assert_eq!(code, 0, "no handler for signal {signal}");
     }
 
-    /// Makes this process stop from now on at each store to the header of the wal-index. The process must
-    /// have the wal-index mapped.
+    /// Makes this process stop at each store to the header of the wal-index from now on. The process must
+    /// have mapped the wal-index.
     pub fn begin(process: usize) {
         let Some(page) = find() else { panic!("the wal-index is not mapped") };
         PROCESS.store(process, SeqCst);
@@ -139,7 +139,7 @@ mod here {
         protect(page, libc::PROT_READ);
     }
 
-    /// Makes this process no longer stop at stores to the header of the wal-index.
+    /// From now on, this process no longer stops at stores to the header of the wal-index.
     pub fn end() {
         let page = FIRST.swap(0, SeqCst);
         if page != 0 {

@@ -1,5 +1,6 @@
-//! Runs rounds: `duralite-mixed rounds=300 engine=waldio seed=1 ...`. Without an engine, the program runs all
-//! engines and the control. If the program is started with `worker`, it is one of the processes of a round.
+//! Runs rounds: `duralite-mixed rounds=300 engine=waldio seed=1 ...`. Without an engine, the program runs
+//! rounds for all engines and for the control. If the first argument is `worker`, the program is one of the
+//! processes of a round.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs rounds. Returns whether no round found a failure.
+/// Runs rounds. Returns whether all of them succeeded.
 fn attack(arguments: &[String]) -> Result<bool> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let worker = Worker { program, arguments: vec!["worker".into()] };

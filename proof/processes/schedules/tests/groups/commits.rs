@@ -1,5 +1,5 @@
-//! Group commit under explored schedules. The processes seal under the WRITE lock and wait for one leader.
-//! Any of them may die at any operation.
+//! Tests group commit under explored schedules. The processes seal under the WRITE lock, and wait for one
+//! leader. Any of them may die at any operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use super::world::{Rules, World};
 use duralite_format::waldio::Layout;
 use duralite_schedules::{Death, Sleep, rounds};
 
-/// Lets three processes commit twice each. If `dies_at` is given, one of the processes dies at that operation.
+/// Lets three processes commit twice each. If `dies_at` is given, one of the processes dies at this
+/// operation.
 fn processes_commit(layout: Layout, sleep: Sleep, dies_at: Option<u64>) {
     let (world, first) = World::new(&Rules { sleep, ..Rules::of(layout) });
     let mut first = Some(first);

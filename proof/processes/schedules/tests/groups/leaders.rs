@@ -1,5 +1,5 @@
-//! Tests of group leaders under explored schedules. Process slots are reused, compare-and-exchange operations
-//! come too late, and leaders are replaced during a write.
+//! Tests the leaders of group commit under explored schedules. New processes reuse process slots,
+//! compare-and-exchange operations come too late, and leaders are replaced while they write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::world::{Process, Rules, World};
 use duralite_format::waldio::Layout;
 use duralite_schedules::{Death, rounds};
 
-/// Runs the work of a process. Returns whether the process survived it.
+/// Runs the work of a process. Returns whether the process is still alive at the end.
 fn lives(run: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(run)) {
         Err(panic) if !panic.is::<Death>() => std::panic::resume_unwind(panic),
@@ -18,8 +18,8 @@ fn lives(run: impl FnOnce()) -> bool {
     }
 }
 
-/// Lets three processes commit, and start the log over if `restarts` is set. The process in slot 1 dies at an
-/// operation. Other processes follow in its slot, and the first of these dies too.
+/// Lets three processes commit, and, if `restarts` is set, start the log over. The process in slot 1 dies at
+/// an operation. Other processes then use its slot, and the first of these dies too.
 fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<World> {
     let (world, first) = World::new(rules);
     let run = move |process: &mut Process, world: &World, number: u8| {
@@ -62,7 +62,7 @@ fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<W
     world
 }
 
-/// Returns a function that returns the numbers 0, 1, ... below `limit`, one for each schedule.
+/// Returns a closure. Each schedule calls it once, and gets the next of the numbers 0, 1, ... below `limit`.
 fn counter(limit: u64) -> impl Fn() -> u64 + Clone {
     let at = Arc::new(AtomicU64::new(0));
     move || at.fetch_add(1, Ordering::SeqCst) % limit
@@ -89,7 +89,7 @@ fn inv11_no_living_leader_is_evicted_where_process_slots_are_used_again() {
     shuttle::check_pct(check, rounds(1000), 4);
 }
 
-/// Runs a new process that commits once.
+/// Starts a new process that commits once.
 fn committing(
     world: &Arc<World>,
     index: usize,
@@ -107,8 +107,9 @@ fn let_others_run() {
     (0..200).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// Tests that a late exchange fails. A process finds that the leader is dead, and is stopped before it frees
-/// the leader lock. Before it continues, another process takes the dead leader's slot, and leads.
+/// Tests that a compare-and-exchange fails if it comes too late. A process finds that the leader is dead, and
+/// is stopped before it frees the leader lock. Before it continues, another process takes the dead leader's
+/// slot, and becomes the leader.
 fn a_late_exchange_finds_another_leader() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -136,8 +137,8 @@ fn inv11_a_late_exchange_does_not_evict_the_leader_in_a_slot_that_is_used_again(
     shuttle::check_random(a_late_exchange_finds_another_leader, rounds(200));
 }
 
-/// Stops a leader until another process has replaced it. The stopped leader ends while its successor is in a
-/// write.
+/// Stops a leader until another process has replaced it. The stopped leader then continues and ends while its
+/// successor is writing.
 fn a_replaced_leader_ends() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -171,7 +172,7 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
         let check = move || drop(slots_are_used_again(&rules, &[], true));
         shuttle::check_random(check.clone(), rounds(1000));
         // With a patience of zero, two processes can take the lead from each other for ever while the third
-        // one does not run (a livelock), and a priority-based scheduler may never run the third. So Shuttle
+        // one does not run (a livelock). A priority-based scheduler may never run the third one. So Shuttle
         // abandons a schedule after this many steps.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::ContinueAfter(100_000);
@@ -192,7 +193,7 @@ fn inv11_leaders_are_replaced_and_die_at_any_operation() {
     shuttle::check_random(check, rounds(1000));
 }
 
-/// Stops a process in the write of a group. The process continues after the others have finished.
+/// Stops a process while it writes a group. The process continues after the others have finished.
 fn a_leader_is_stopped(layout: Layout) {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);
@@ -225,7 +226,7 @@ fn a_leader_is_stopped(layout: Layout) {
 }
 
 /// Stops a process at an operation of its commit. The process continues when the others have finished, or
-/// when they wait for it because it holds the WRITE lock. Returns whether the process reached that operation.
+/// when they wait for the WRITE lock that it holds. Returns whether the process reached that operation.
 fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);
@@ -280,7 +281,8 @@ fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on
                 reached.fetch_max(at, Ordering::SeqCst);
             }
         };
-        // While a process is stopped in the middle of a claim, processes that want the claimed lock wait.
+        // While a process is stopped in the middle of claiming a lock, processes that want the same lock
+        // wait.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
         shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(rounds(800)), config).run(check);

@@ -1,4 +1,4 @@
-//! A log that processes share as SQLite's writers do, but without SQLite.
+//! A log that processes share in the same way as SQLite's writers do, but without SQLite.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +28,7 @@ const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
 #[derive(Clone)]
 pub struct Rules {
     pub layout: Layout,
-    /// The time for which processes wait for a leader before another one takes over.
+    /// How long processes wait for a leader before another one takes over.
     pub patience: Duration,
     /// The way in which sleeps end.
     pub sleep: Sleep,
@@ -56,19 +56,19 @@ fn superblock(layout: Layout) -> Superblock {
     }
 }
 
-/// A device with slow writes. Other processes run between the call of a write and its effect.
+/// A device with slow writes: after a write is called, other processes can run before the write takes effect.
 #[derive(Debug)]
 pub struct SlowBlock {
     device: RecordingBlock,
     switch: shuttle::sync::atomic::AtomicU32,
     inside: AtomicU32,
-    /// The largest number of writes so far that were in progress at the same time.
+    /// The largest number of writes that were in progress at the same time so far.
     pub at_once: AtomicU32,
     /// The process that stops in its next write, as its slot plus 1; 0 for none.
     pub stops: shuttle::sync::atomic::AtomicU32,
-    /// Another process that stops in its next write.
+    /// Another process that stops in its next write, as its slot plus 1; 0 for none.
     pub stops_too: shuttle::sync::atomic::AtomicU32,
-    /// The process that is stopped, as its slot plus 1.
+    /// The process that is stopped now, as its slot plus 1.
     pub stopped: shuttle::sync::atomic::AtomicU32,
     /// The process that dies in its next write, as its slot plus 1; 0 for none.
     pub dies: AtomicU32,
@@ -159,14 +159,15 @@ impl Block for View {
     }
 }
 
-/// The state of the database, which SQLite's wal-index passes from one writer to the next.
+/// The state of the log and the database. In reality each writer gets it from the previous one through
+/// SQLite's wal-index.
 pub struct Index {
     header: WalHeader,
     frames: u64,
     sum: Checksum,
-    /// The numbers of the sealed transactions, in their order.
+    /// The numbers of the sealed transactions, in the order in which they were sealed.
     pub sealed: Vec<u8>,
-    /// The number of frames that are in the database file.
+    /// The number of frames that have been written into the database file.
     pub home: usize,
     restarts: u32,
 }
@@ -232,7 +233,7 @@ impl World {
         self.block.device.counters().flushes
     }
 
-    /// Returns the transactions that the log would hold after a power loss now.
+    /// Returns the transactions that the log would hold if the power failed now.
     pub fn recovered(&self) -> Vec<u8> {
         let left = Arc::new(RecordingBlock::from_bytes(self.block.device.crash(|_, _| 0), 512));
         let log = Waldio::open_read_only(left, superblock(self.rules.layout), Path::new("left"));
@@ -242,7 +243,8 @@ impl World {
         (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
     }
 
-    /// Returns whether a transaction would survive a power loss now, in the log or in the database file.
+    /// Returns whether a transaction would survive if the power failed now, in the log or in the database
+    /// file.
     pub fn is_durable(&self, number: u8) -> bool {
         let home = {
             let index = self.index.lock().expect("index");
@@ -251,9 +253,10 @@ impl World {
         home || self.recovered().contains(&number)
     }
 
-    /// Checks that the durable transactions are in the order in which they were sealed. Each dead process may
-    /// have sealed one more transaction without the knowledge of any other process. The next writer's
-    /// transaction then took its place. Returns the transactions that survive.
+    /// Checks that the durable transactions are in the order in which they were sealed. A process that died
+    /// may have sealed one more transaction, of which no other process knows. The log may still have it,
+    /// until the next writer's transaction takes its place. So there may be one such transaction for each
+    /// dead process. Returns the known transactions that survive.
     pub fn check_order(&self, dead: usize) -> Vec<u8> {
         let index = self.index.lock().expect("index");
         let recovered = self.recovered();
@@ -280,7 +283,7 @@ fn page_of(stream: &mut WalStream<Waldio>, frame: u32) -> u8 {
 pub struct Process {
     pub stream: WalStream<Waldio>,
     holder: Holder,
-    /// The time for which a process waits for the WRITE lock in one attempt.
+    /// How long a process waits for the WRITE lock in one attempt.
     limit: Duration,
 }
 
@@ -293,7 +296,7 @@ impl Process {
         assert!(self.take_write_within(u32::MAX));
     }
 
-    /// Makes at most this many attempts to take the WRITE lock. Returns whether one of them succeeded.
+    /// Tries to take the WRITE lock, at most `tries` times. Returns whether it got the lock.
     fn take_write_within(&self, tries: u32) -> bool {
         for _ in 0..tries {
             match self.holder.lock_exclusive(WRITE, 1) {
@@ -313,7 +316,7 @@ impl Process {
     }
 
     /// Does the same as [`Process::commit`], but gives up if another process keeps the WRITE lock. Returns
-    /// whether it committed.
+    /// whether it has committed.
     pub fn commit_unless_locked(&mut self, world: &World, number: u8) -> bool {
         self.try_commit(world, number, 2)
     }
@@ -324,8 +327,8 @@ impl Process {
         }
         let mut page = [0; PAGE];
         page[100] = number;
-        // The process copies the index here, and writes it back only at the end. So a process that dies in
-        // between has not changed the index.
+        // The process copies the index here, and writes it back only at the end. So if it dies in between,
+        // the index is unchanged.
         let (header, frames, sum) = {
             let index = world.index.lock().expect("index");
             (index.header, index.frames, index.sum)
@@ -361,8 +364,8 @@ impl Process {
         }
     }
 
-    /// Makes everything sealed durable. If the log may then start over, writes its pages home and starts it
-    /// over. Returns whether it did so.
+    /// Makes everything sealed durable. If the log may start over after that, writes its pages into the
+    /// database file, and starts the log over. Returns whether it started the log over.
     pub fn restart(&mut self, world: &World) -> bool {
         if !self.take_write_within(2) {
             return false;
@@ -383,7 +386,7 @@ impl Process {
         settled
     }
 
-    /// Starts the log over without first asking whether it may start over. Returns whether that succeeded.
+    /// Starts the log over without asking first whether that is allowed. Returns whether it succeeded.
     pub fn restart_unasked(&mut self, world: &World) -> bool {
         self.take_write();
         let header = world.index.lock().expect("index").header;
@@ -392,7 +395,7 @@ impl Process {
         done.is_ok()
     }
 
-    /// Reads the number of the newest transaction; returns 0 if the log is empty.
+    /// Returns the number of the newest transaction in the log; 0 if the log is empty.
     pub fn newest(&mut self) -> u8 {
         self.stream.engine_mut().refresh().expect("refresh");
         match self.stream.engine().committed() {

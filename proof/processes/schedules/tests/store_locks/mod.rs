@@ -1,4 +1,4 @@
-//! The lock manager of the store under the schedule explorer.
+//! Tests the lock manager of the store under the schedule explorer.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::ops::Bound;
@@ -47,7 +47,7 @@ fn run(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Counts the transactions that hold conflicting locks.
+/// Counts the transactions that hold conflicting locks at the same time.
 #[derive(Default)]
 struct Inside(AtomicU64);
 
@@ -90,7 +90,7 @@ fn inv36_a_range_and_a_row_in_it_are_never_held_at_once() {
                 vec![(row(9), Mode::Exclusive)],
             ];
             let done = run(&locks, wants, move |nth, enters| {
-                // The last transaction's row is outside the range.
+                // The last transaction locks a row outside the range.
                 if nth < 2 {
                     inside.alone(enters);
                 }

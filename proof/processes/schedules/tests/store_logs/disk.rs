@@ -1,4 +1,4 @@
-//! Tests of group commit on blocks: leaders, waiters, and the circular log.
+//! Tests group commit on block devices: leaders, waiters, and the circular log.
 
 use std::sync::Arc;
 

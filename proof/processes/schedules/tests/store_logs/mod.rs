@@ -1,7 +1,7 @@
-//! The logs of the store under the schedule explorer.
+//! Tests the logs of the store under the schedule explorer.
 //!
-//! When a commit returns, it is durable, whichever thread has made it durable. The log gives each sequence
-//! number once. No thread reuses discarded log space too early.
+//! When a commit returns, it is durable, no matter which thread has made it durable. The log assigns each
+//! sequence number only once. No thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod disk;
@@ -18,13 +18,13 @@ use crate::log::{Log, Named};
 const SEED: u64 = 7;
 const NAMED: Named = Named { seed: SEED, home: 0 };
 
-/// Returns an object to append. It encodes the number of the thread that appends it.
+/// Returns an object for the log. It contains the number of the thread that appends it.
 fn object(thread: u64, nth: u64) -> Vec<u8> {
     Object::build(ObjectKind::System, thread << 32 | nth, 0, &[7; 50], &[])
 }
 
-/// Lets threads append and commit. Checks that a commit returns only when it is durable, as `is_durable`
-/// says. Returns the numbers that each thread got.
+/// Lets threads append and commit. Checks that each commit is durable when it returns; `is_durable` finds
+/// that out. Returns the sequence numbers that each thread got.
 fn run(
     log: &Arc<dyn Log>,
     threads: u64,
@@ -51,8 +51,8 @@ fn run(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Checks that the log gave every number once, in ascending order within each thread, and that it returns all
-/// objects as they were appended.
+/// Checks three things: the log assigned every number once, the numbers of each thread ascend, and the log
+/// returns all objects as they were appended.
 fn check(numbers: &[Vec<Lsn>], from: Lsn, log: &dyn Log) {
     let all: BTreeSet<Lsn> = numbers.iter().flatten().copied().collect();
     assert_eq!(all.len(), numbers.iter().map(Vec::len).sum::<usize>());

@@ -1,4 +1,4 @@
-//! Tests of the log in persistent memory: insertion, commit and recycling.
+//! Tests the log in persistent memory: insertion, commit and recycling.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn try_crash(nvm: &RecordingNvm, seed: u64) -> Result<NvLog, Error> {
     NvLog::open(Arc::new(nvm.crash(seed)), NAMED, Flush::OnInsert, Arc::default(), &mut refuse)
 }
 
-/// Opens the log that a power failure leaves.
+/// Opens the log that is left after a power failure.
 fn crash(nvm: &RecordingNvm, seed: u64) -> NvLog {
     try_crash(nvm, seed).unwrap()
 }
@@ -85,7 +85,8 @@ fn inv32_a_fence_that_does_nothing_is_noticed() {
         let (nvm, log) = create(Flush::OnCommit);
         nvm.drop_fence(1);
         let medium = Arc::clone(&nvm);
-        // Recovery refuses a log with a gap. The refusal shows the loss, as would a log that ends too early.
+        // If the log has a gap, recovery refuses the log. Here that counts as a loss, like a log that ends
+        // too early.
         let has = move |seed, lsn| try_crash(&medium, seed).is_ok_and(|log| log.next() > lsn);
         run(&log, 2, 1, move |lsn: Lsn| (0..8).all(|seed| has(seed, lsn)));
     };

@@ -1,4 +1,4 @@
-//! Tests of per-thread logs in persistent memory. A thread that commits also flushes the logs of the other
+//! Tests per-thread logs in persistent memory. A thread that commits also flushes the logs of the other
 //! threads.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn create() -> (Arc<RecordingNvm>, Arc<dyn Log>) {
     (nvm.clone(), Arc::new(RingsLog::create(nvm, layout, LARGEST, Arc::default()).unwrap()))
 }
 
-/// Opens the log that a power failure leaves.
+/// Opens the logs that are left after a power failure.
 fn crash(nvm: &RecordingNvm, seed: u64) -> RingsLog {
     RingsLog::open(Arc::new(nvm.crash(seed)), NAMED, LARGEST, Arc::default(), &mut refuse).unwrap()
 }

@@ -1,9 +1,9 @@
-//! Snapshots of the store under the schedule explorer. Pages are a map under a lock, and each row is locked
-//! by a mutex.
+//! Tests snapshots of the store under the schedule explorer. A map under a lock stands for the pages, and each row has
+//! a mutex as its lock.
 //!
-//! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows
-//! when its reader reads again. That must hold whatever transactions roll back, whenever snapshots open and
-//! close, and while any thread purges versions.
+//! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and it must show the same
+//! rows when its reader reads again. Meanwhile transactions roll back, snapshots open and close, and any thread may
+//! purge old versions.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;
@@ -32,19 +32,19 @@ struct World {
     breaks: Option<Break>,
 }
 
-/// A rule to break on purpose, to check that the test notices it.
+/// A rule that a test breaks on purpose, to check that the test notices it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Break {
     /// A transaction changes the page before it notes the row's old version.
     NotesLate,
-    /// A snapshot does not note which changes the transactions in progress have made.
+    /// A snapshot does not note which changes came from transactions that were still in progress.
     NotesNothing,
-    /// A transaction releases the lock under which it noted the old version, before the step is in its undo
-    /// list.
+    /// A transaction releases the lock under which it noted the old version too early: its step is not in its undo list
+    /// yet.
     LetsGo,
-    /// One of the transactions releases its locks before it ends. The others do not.
+    /// One of the transactions releases its locks before it ends. The other transactions do not.
     EndsLate,
-    /// A reader looks up the noted version before it reads the page, although the rule is to do so afterwards.
+    /// A reader looks up the noted version before it reads the page. The rule is to do so after that.
     LooksAtPageLast,
 }
 
@@ -63,7 +63,7 @@ impl World {
         self.breaks == Some(broken)
     }
 
-    /// Sets or removes a row, as a step of a transaction that has locked it.
+    /// Sets or removes a row, as one step of a transaction. The transaction has locked the row.
     fn set(&self, undoable: &Undoable, row: u8, value: Option<u8>) {
         let key = [row];
         let mut page = self.page.lock();
@@ -90,7 +90,7 @@ impl World {
         self.versions.keep_to_limit();
     }
 
-    /// Undoes all steps after the first `until`.
+    /// Undoes all steps after the first `until` ones.
     fn undo_to(&self, undoable: &Undoable, until: usize) {
         loop {
             let _noting = undoable.noting.lock();
@@ -108,7 +108,7 @@ impl World {
         let mut held = Some(held);
         if is_late {
             held = None;
-            // These yields are enough for another transaction to run.
+            // Yield often enough for another transaction to run.
             (0..300).for_each(|_| shuttle::thread::yield_now());
         }
         let noted = noting::end(&self.versions, undoable);
@@ -117,7 +117,7 @@ impl World {
         self.active.lock().retain(|other| !Arc::ptr_eq(other, undoable));
     }
 
-    /// Moves an amount from one row to another, deletes and reinserts the second row, and commits or rolls back.
+    /// Moves an amount from one row to another, deletes the second row and inserts it again, and commits or rolls back.
     fn transfer(&self, (from, to): (u8, u8), commits: bool) {
         let undoable = Arc::<Undoable>::default();
         let (first, second) = (from.min(to), from.max(to));
@@ -147,7 +147,7 @@ impl World {
         self.versions.open()
     }
 
-    /// Returns the value of a row; `None` if the snapshot was ended because it was too old.
+    /// Returns the value of a row; `None` if the store has ended the snapshot because it was too old.
     fn get(&self, seen: &Seen, row: u8) -> Option<u8> {
         let find = || self.versions.find(seen, TABLE, &[row]);
         let early = self.has(Break::LooksAtPageLast).then(find);
@@ -159,7 +159,7 @@ impl World {
         Some(value(image).unwrap_or(page).unwrap_or_else(|| panic!("row {row} is missing")))
     }
 
-    /// Reads all rows from either end, and returns them in order.
+    /// Reads all rows, beginning at either end, and returns them in order.
     fn scan(&self, seen: &Seen, end: End) -> Option<Vec<(u8, u8)>> {
         let page = self.page.lock().clone();
         let everything: Edges<'_> = (Bound::Unbounded, Bound::Unbounded);
@@ -175,8 +175,8 @@ impl World {
         (!seen.has_ended()).then(|| rows.into_iter().collect())
     }
 
-    /// Opens a snapshot, reads everything row by row and by scans, and closes it. Returns whether the snapshot lasted
-    /// until it was closed.
+    /// Opens a snapshot, reads everything row by row and in scans, and closes the snapshot. Returns whether the store
+    /// kept the snapshot that long.
     fn look(&self) -> bool {
         let seen = self.open();
         let by_row =
@@ -192,7 +192,7 @@ impl World {
     }
 }
 
-/// Returns the row that a version holds.
+/// Returns the row's value in a version.
 fn value(image: Option<Image>) -> Option<Option<u8>> {
     match image? {
         Image::Absent => Some(None),
@@ -201,7 +201,7 @@ fn value(image: Option<Image>) -> Option<Option<u8>> {
     }
 }
 
-/// Runs two threads that transfer and two threads that read, in many schedules.
+/// Runs two threads that transfer amounts and two threads that read, in many schedules.
 fn explore(limit: u64, breaks: Option<Break>, lasts: bool, rounds: usize) {
     shuttle::check_random(
         move || {
@@ -244,13 +244,13 @@ fn inv56_snapshots_show_one_moment_in_every_order() {
     explore(u64::MAX, None, true, rounds(20_000));
 }
 
-/// The limit has room only for the versions of one or two rows.
+/// Under this limit, the store has room only for the versions of one or two rows.
 #[test]
 fn inv57_snapshots_that_are_ended_show_nothing_wrong() {
     explore(600, None, false, rounds(10_000));
 }
 
-/// Returns whether the explorer notices the broken rule.
+/// Breaks a rule, and returns whether the explorer notices that.
 fn is_noticed(broken: Break) -> bool {
     let explored = std::panic::catch_unwind(|| explore(u64::MAX, Some(broken), true, 3000));
     explored.is_err()
