@@ -10,7 +10,7 @@ use crate::steps::Undoable;
 
 const PARTS: usize = 16;
 
-/// A transaction. The oldest log object that it still needs has the number `first` or a higher one.
+/// A transaction in progress. It needs no log object with a number below `first`.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) tx: TxId,
@@ -36,14 +36,14 @@ impl Active {
         &self.0[(tx % PARTS as u64) as usize]
     }
 
-    /// Adds a transaction. The caller does this before the transaction's first log object gets its number. That number
-    /// will be `next` or higher.
+    /// Adds a transaction. The caller does this before the transaction's first log object gets its number, which will
+    /// be `next` or higher.
     pub(crate) fn enter(&self, tx: TxId, next: Lsn, undoable: Arc<Undoable>) {
         self.part(tx).lock().insert(tx, (next, undoable));
     }
 
-    /// Raises a transaction's lower bound to `first`. The caller has logged the transaction's undo again, in objects
-    /// from `first` on, so the older objects are no longer needed.
+    /// Raises a transaction's lower bound to `first`. The caller has logged the undo of all of the transaction's steps
+    /// again, in objects from `first` on. So the transaction no longer needs the older objects.
     pub(crate) fn moved(&self, tx: TxId, first: Lsn) {
         if let Some(entry) = self.part(tx).lock().get_mut(&tx) {
             entry.0 = first;
@@ -54,7 +54,8 @@ impl Active {
         self.part(tx).lock().remove(&tx);
     }
 
-    /// Returns the oldest log object that a transaction may still need; `next` if there is no transaction.
+    /// Returns a lower bound on the numbers of the log objects that transactions in progress still need; `next` if
+    /// there is no such transaction.
     pub(crate) fn oldest(&self, next: Lsn) -> Lsn {
         let first = |part: &Part| part.lock().values().map(|(first, _)| *first).min();
         let oldest = self.0.iter().filter_map(first).min();

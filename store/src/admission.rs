@@ -49,8 +49,8 @@ impl Admission {
         }
     }
 
-    /// Reserves room for a step. If the log has no room, waits until a checkpoint frees some. `own` is the room that
-    /// the step's transaction has already reserved.
+    /// Reserves room for a step. If the log has no room, waits for a checkpoint to free some, for at most `limit` plus
+    /// `LONGEST_WAIT`. `own` is the room that the step's transaction has already reserved.
     ///
     /// # Errors
     /// [`Error::Full`] if no room becomes free in time, or if the log is too small for the transaction.
@@ -59,7 +59,8 @@ impl Admission {
             return Ok(());
         }
         // The count stays raised until there is room. So a checkpoint that begins between two attempts sees that a
-        // thread waits for room, and moves old transactions forward.
+        // thread waits for room. Such a checkpoint logs the undo of old transactions again, which lets it discard more
+        // of the log.
         *self.waiting.lock() += 1;
         let kept = self.wait(room, own, limit);
         *self.waiting.lock() -= 1;
@@ -72,8 +73,8 @@ impl Admission {
         loop {
             let Err(space) = self.try_keep(room) else { return Ok(()) };
             could_fit(room, own, space)?;
-            // A slow disk alone is no reason to fail. Until two checkpoints have ended since the thread began to wait,
-            // the limit is longer by `LONGEST_WAIT`.
+            // A slow disk alone is no reason to fail. So this thread waits up to `LONGEST_WAIT` beyond the limit, as
+            // long as fewer than two checkpoints have ended since it began to wait.
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
                 return Err(Error::full(
@@ -107,23 +108,23 @@ impl Admission {
         Err(space)
     }
 
-    /// Returns whether a user of the log other than a step may take this much of it. Enough space must remain to undo
-    /// every transaction in progress.
+    /// Returns whether the keeper may write this much to the log, in addition to the steps of transactions. Enough
+    /// space must remain to undo every transaction in progress.
     pub(crate) fn may_spend(&self, room: Room) -> bool {
         let space = self.log.space();
         space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes
             && space.free_objects >= self.objects.load(Ordering::SeqCst) + room.objects
     }
 
-    /// Gives back the room of a step, and reserves room for the undo of that step. The room for the undo is smaller, so
-    /// the exchange needs no check against the log's free space.
+    /// Gives back the room of a step, and reserves room for the undo of that step instead. The undo needs less room, so
+    /// this function need not check the log's free space.
     pub(crate) fn exchange(&self, step: Room, undo: Room) {
         self.bytes.fetch_add(undo.bytes.wrapping_sub(step.bytes), Ordering::SeqCst);
         self.objects.fetch_add(undo.objects.wrapping_sub(step.objects), Ordering::SeqCst);
     }
 
-    /// Reserves room for the undo of what a step has written. The step's own room, which the caller still has to give
-    /// back, is larger. So the reservation needs no check against the log's free space.
+    /// Reserves room for the undo of a step that has been logged. The caller still holds the step's own room, which is
+    /// larger, and gives it back after this call. So this function need not check the log's free space.
     pub(crate) fn keep_for_undo(&self, room: Room) {
         self.exchange(Room::default(), room);
     }
@@ -146,15 +147,15 @@ impl Admission {
     }
 }
 
-/// Checks that the transaction takes at most a third of the log. One third is for what it writes, one for its undo, and
-/// one for other transactions.
+/// Checks that the log has room for three times what the transaction needs: once for what it writes, once for its undo,
+/// and once for other transactions.
 fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     let needs = Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding: in a log on blocks,
-    // up to a quarter of the bytes only fill up partial blocks.
+    // Computes a sufficient log size for the error message. The number of objects that fit grows with the log's size.
+    // The factor 3/2 allows for padding: in a log on a disk, up to a quarter of the bytes may only fill up blocks.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

@@ -23,9 +23,9 @@ const SEGMENT_BYTES: usize = 16 << 20;
 pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
     let (begin, start) = {
-        // The mutex excludes the commit of a bulk load. So either the load's pages are all home before the first page
-        // is copied, or the load sees at its commit that a backup has begun. In the second case, the load logs images
-        // of its pages.
+        // While this thread holds the mutex, no bulk load can commit. So a load either has all of its pages in the page
+        // file before the backup copies the first page, or it sees at its commit that a backup has begun. In the second
+        // case, the load logs images of its pages.
         let mut backups = engine.backups.lock();
         *backups += 1;
         let mut pinned = engine.pinned.lock();
@@ -61,15 +61,17 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
     pool.file().copy_to(&mut write, &|id| {
         let is_whole = engine.space.is_whole(&engine.pager, id)?;
         if is_whole {
-            // The page is in use. The file may still have its content from the time when the page was free, and only
-            // the cache has the new content. So write dirty pages home before the page is read again.
+            // The page is in use, but its version in the file may date from the time when the page was free. The
+            // current version is then only in the cache. So write dirty pages into the file before `copy_to` reads the
+            // page again.
             pool.clean_before(engine.pager.log.next(), &|| false)?;
         }
         Ok(is_whole)
     })?;
     pages.sync_all().map_err(writing)?;
-    // Each change in the copied pages has a number below `end`, because it was durable in the log before its page went
-    // home. So applying the log up to `end` brings all copied pages to the same moment.
+    // Each change in the copied pages has a log object number below `end`, because a page goes to the file only after
+    // the log objects of its changes are durable. So redoing the log up to `end` brings all copied pages to the same
+    // moment.
     let log = &engine.pager.log;
     let end = log.next();
     engine.force(end - 1)?;

@@ -23,10 +23,10 @@ pub trait Key: Sized + Borrow<Self::Borrowed> {
     /// The type by which a program looks a key up; for `String` it is `str`.
     type Borrowed: ?Sized;
 
-    /// Appends the encoded bytes of a key that is not the last part, so another part will follow.
+    /// Appends the encoded bytes of a value that is one part of a key, but not its last part.
     fn encode(key: &Self::Borrowed, out: &mut Vec<u8>);
 
-    /// Appends the encoded bytes of a key that is the last part.
+    /// Appends the encoded bytes of a value that is the whole key, or its last part.
     fn encode_last(key: &Self::Borrowed, out: &mut Vec<u8>) {
         Self::encode(key, out);
     }

@@ -1,8 +1,8 @@
 //! Gives free space in the page file back to the file system, while transactions continue.
 //!
-//! Invariant 52: only pages behind the last page in use are cut off, while the space maps of these pages are latched.
-//! No log object that recovery would redo refers to a removed page. Enough pages always remain to undo the open
-//! transactions.
+//! Invariant 52: the store cuts off only pages behind the last page in use. It holds the latches of the space maps of
+//! these pages, so no transaction can take them meanwhile. No log object that recovery would redo refers to a removed
+//! page. Enough pages always remain to undo the open transactions.
 
 use std::ops::Bound;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
     Ok(keys)
 }
 
-/// Removes the pages behind the last page in use from the file.
+/// Removes the free pages behind the last page in use from the file.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
     // These pages can be removed only after the store has discarded the log objects of all moves and frees so far.
     let last = engine.pager.log.next();

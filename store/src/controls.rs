@@ -1,5 +1,5 @@
-//! Rules of the store. A test breaks one of them on purpose, to show that other tests notice it. Without the feature
-//! `controls` no rule can be broken.
+//! Rules that the store must keep. A test can break one of them on purpose, to show that the store's other tests would
+//! notice such a mistake. Without the feature `controls` no rule can be broken.
 
 #[cfg(feature = "controls")]
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,14 +14,14 @@ pub enum Rule {
     NoDirtyReads,
     /// A transaction holds its locks until its commit is in the log.
     LockUntilLogged,
-    /// A transaction notes the old version of a row for snapshots before it changes the row.
+    /// Before a transaction changes a row, it notes the row's old version for snapshots.
     NoteVersions,
-    /// The first snapshot notes the old versions of rows that transactions in progress have already changed.
+    /// The first snapshot notes the old versions of the rows that transactions in progress have already changed.
     NoteWhatWasChanged,
-    /// Before a transaction releases its locks, it gets its moment. Snapshots opened from that moment on show its
-    /// changes.
+    /// A transaction records for snapshots that it has ended before it releases its first lock. Snapshots that are
+    /// opened after that show its changes.
     EndBeforeRelease,
-    /// A snapshot shows the old version of a row that was changed after the snapshot.
+    /// If a row was changed after a snapshot was opened, the snapshot shows the row's old version.
     LookAtVersions,
     /// A page is written home only after its image is in the double-write area.
     DoubleWrite,
@@ -38,7 +38,7 @@ pub enum Rule {
     ChangedMeanwhile,
     /// A dirty page is not evicted.
     DirtyStays,
-    /// The log keeps the object of the oldest change that is not home, and every later object.
+    /// The log keeps the object of the oldest change that the page file lacks, and every later object.
     ChangesHoldLog,
     /// The log keeps the oldest object that an open transaction may need, and every later object.
     OpenHoldsLog,

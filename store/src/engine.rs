@@ -57,10 +57,11 @@ pub(crate) struct Engine {
     /// its commit here before snapshots can show its changes.
     pub(crate) newest_commit: AtomicU64,
     /// For each backup that still needs part of the log, the first log object that it needs. A checkpoint holds the
-    /// mutex while it discards log objects, so that no backup that needs them begins at the same time.
+    /// mutex while it discards log objects. So no backup can begin at that moment and then lack these objects.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
-    /// The number of backups that have begun. A backup holds the mutex while it begins, and a bulk load while it
-    /// commits, so each of them knows whether the other came first.
+    /// The number of backups that have begun. A thread holds the mutex while it begins a backup, and while it commits a
+    /// bulk load. So the load knows whether a backup has begun before its commit, and a backup that begins later has
+    /// the load's pages.
     pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
@@ -110,8 +111,8 @@ impl Engine {
         let limit = self.pinned.lock().iter().copied().fold(upto, Lsn::min);
         move_oldest(&self.pager, &self.active, &self.admission, limit)
             .map_err(|error| self.poison.set(&error))?;
-        // Reads `next` before the checks below. Each change is announced before its object gets a number, so the checks
-        // see every object before `next`.
+        // Reads `next` before the checks below. A thread marks a page as dirty before the log object of its change gets
+        // a number. So the checks see the changes of all objects before `next`.
         let next = log.next();
         let pinned = self.pinned.lock();
         let mut head = next;
@@ -122,17 +123,18 @@ impl Engine {
             head = head.min(self.active.oldest(next));
         }
         let head = pinned.iter().copied().fold(head, Lsn::min);
-        // A transaction that has ended since `next` was read no longer keeps objects in the log. Its end has to be
-        // durable before the log objects of its changes are discarded. Otherwise a crash could lose the end, and
-        // recovery would find the changes at home but no log objects to undo them.
+        // If a transaction has ended since `next` was read, it no longer keeps objects in the log. Its end has to be
+        // durable before the log objects of its changes are discarded. Otherwise a crash could lose the end. Recovery
+        // would then find the changes in the page file, but no log objects to undo them.
         if self.controls.keep(Rule::EndsBeforeGivingUp) {
             self.force(log.next() - 1)?;
         }
         if let Some(archive) = &self.archive {
             archive.take(&**log, head)?;
         }
-        // Invariant 76: before the log objects below `head` are discarded, the page file records that their changes are
-        // home. So a later opening recognises an older copy of the page file, which lacks some of these changes.
+        // Invariant 76: before the log discards the objects below `head`, the page file records that it has all of
+        // their changes. Somebody may later put back an older copy of the page file, which lacks some of these changes.
+        // The next opening of the store recognises such a copy by its older record.
         let head = head.min(log.durable());
         self.pager.pool.file().note_home(head).map_err(|error| self.poison.set(&error))?;
         log.truncate(head).map_err(|error| self.poison.set(&error))?;

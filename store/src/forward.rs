@@ -1,9 +1,10 @@
 //! Moves the undo of old transactions forward in the log, so that the older part of the log can be discarded.
 //!
-//! Invariant 49: an open transaction prevents no other transaction from writing, however long it stays idle. For an old
-//! transaction, the keeper logs the undo of all steps again, without the steps' changes. One more object records the
-//! number of these steps. From then on, the moved steps replace all earlier ones. So wherever a crash happens, recovery
-//! undoes each step exactly once. After the move, the log still has enough room to undo everything.
+//! Invariant 49: however long a transaction stays open and idle, it does not fill up the log, so other transactions can
+//! go on writing. The keeper logs the undo of all steps of an old transaction again, without the steps' changes. These
+//! objects are called moved steps. One more object records their number. From then on, recovery uses the moved steps in
+//! place of the transaction's earlier objects. So wherever a crash happens, recovery undoes each step exactly once.
+//! After the move, the log still has enough room to undo everything.
 
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ use crate::pager::{Author, Pager};
 
 /// The time to wait for a transaction that is in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Moving transactions must free at least this many times as much log as it writes.
+/// The keeper moves transactions only if that frees at least this many times the log space that it takes.
 const GAIN: u64 = 2;
-/// Moving transactions must free at least one part in this many of the used log.
+/// The keeper moves transactions only if that frees at least this fraction of the used log: a quarter.
 const PART: u64 = 4;
 
-/// Moves the oldest transactions forward, if that frees a good part of the log. Does so only if less than half of the
-/// log is free, or if a thread waits for room. `limit` is the oldest object that is needed for anything other than a
-/// transaction.
+/// Moves the undo of the oldest transactions forward in the log, if that frees a good part of the log. Does so only if
+/// less than half of the log is free, or if a thread waits for room. Objects from `limit` on must stay in any case,
+/// because a backup or a dirty page may need them.
 ///
 /// # Errors
 /// Any error has poisoned the store.
@@ -38,8 +39,8 @@ pub(crate) fn move_oldest(
     if is_half_free && !admission.is_short() {
         return Ok(());
     }
-    // Estimates how much log would become free if the log began at `first`. The estimate takes all objects to be
-    // equally long.
+    // Estimates how much log would become free if `first` were the oldest object that a transaction needs. The estimate
+    // takes all objects to be equally long.
     let gain = |first: Lsn| {
         let objects = first.min(limit).saturating_sub(head);
         (u128::from(used) * u128::from(objects) / u128::from((next - head).max(1))) as u64
@@ -58,7 +59,7 @@ pub(crate) fn move_oldest(
     all.iter().take(count).try_for_each(|entry| move_one(pager, active, admission, entry))
 }
 
-/// Returns the room in the log that moving a transaction takes.
+/// Returns how much room in the log is needed to move a transaction.
 fn needs(entry: &Entry) -> Room {
     let list = entry.undoable.list.lock();
     let header = OBJECT_HEADER_BYTES as u64;
@@ -66,7 +67,8 @@ fn needs(entry: &Entry) -> Room {
     Room { bytes: bytes + header, objects: list.steps.len() as u64 + 1 }
 }
 
-/// Moves a transaction, unless it is in the middle of a step, has ended, or the log lacks room.
+/// Moves the undo of a transaction. Does nothing if the transaction is in the middle of a step or has ended, or if the
+/// log lacks room.
 fn move_one(pager: &Pager, active: &Active, admission: &Admission, entry: &Entry) -> Result<(), Error> {
     let Some(_busy) = entry.undoable.busy.try_lock_for(PATIENCE) else { return Ok(()) };
     if !admission.may_spend(needs(entry)) {

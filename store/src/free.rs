@@ -6,9 +6,9 @@ use crate::format::{ObjectKind, PageId, TxId};
 use crate::pager::Author;
 use crate::tree::free_chain_step;
 
-/// Frees chains of overflow pages, given by their first pages, and then logs that all of them are free. If a crash
-/// interrupts the work, recovery continues it. If the rest of a chain cannot be read, its pages stay in use. No row
-/// refers to them any more, so `verify` reports them as unreachable.
+/// Frees chains of overflow pages, and then logs that all of them are free. Each chain is given by its first page. If a
+/// crash interrupts the work, recovery continues it. If the rest of a chain cannot be read, its pages stay in use. No
+/// row refers to them any more, so `verify` reports them as unreachable.
 ///
 /// # Errors
 /// Any error has poisoned the store.

@@ -13,8 +13,8 @@ use crate::running::Stop;
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
 /// The interval at which the log thread makes everything durable, in a store with eventual durability.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
-/// The interval at which the page thread checks the log. The thread also runs whenever the cache wakes it for lack of
-/// frames.
+/// The interval at which the page thread checks the log. The thread also runs whenever the cache has too few ready
+/// frames and wakes it.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts the two background threads.
@@ -42,7 +42,8 @@ fn persist(engine: &Engine, stop: &Stop) {
     }
 }
 
-/// Returns whether a checkpoint is due, because half of the log is in use (section 4.5), or a thread waits for room.
+/// Returns whether a checkpoint is due: half of the log is in use (NV-Logging, section 4.5), or a thread waits for
+/// room.
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()

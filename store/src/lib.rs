@@ -1,5 +1,5 @@
-//! A transactional store for Rust programs: ordered tables, serializable transactions of many threads at once, and a
-//! log per transaction. The log is designed for persistent memory, and works well on any disk (NV-Logging, VLDB 2014).
+//! A transactional store for Rust programs. Tables are ordered by key, and many threads can run serializable
+//! transactions at once. The log is designed for persistent memory, and works well on any disk (NV-Logging, VLDB 2014).
 //!
 //! ```
 //! use duralite_store::{Error, Options, Store, Transaction};
@@ -55,7 +55,8 @@ mod free;
 mod keeper;
 mod load;
 mod locks;
-// This file is outside the module `locks`, because the schedule explorer compiles that module without these tests.
+// This file is outside the module `locks`, because the schedule explorer compiles that module for itself, without these
+// tests.
 #[cfg(test)]
 #[path = "locks/tests.rs"]
 mod locks_tests;

@@ -34,7 +34,7 @@ pub struct Metrics {
     pub snapshot_bytes: u64,
     /// Snapshots that the store ended because old versions took too much memory.
     pub snapshots_ended: u64,
-    /// Log objects written since the store was made.
+    /// Bytes of the log objects written since the store was opened.
     pub log_objects: u64,
     /// Bytes of these log objects.
     pub log_bytes: u64,
@@ -69,7 +69,7 @@ pub struct Metrics {
     pub inner_pages_left: u64,
     /// Checkpoints that were completed.
     pub checkpoints: u64,
-    /// The log object from which on the archive is complete; 0 if the archive is empty. A backup that ends before this
+    /// The archive has every log object from this one on; 0 if the archive is empty. A backup that ends before this
     /// object cannot be restored to any later moment.
     pub archived_from: u64,
     /// Log objects that recovery redid when the store was opened.

@@ -1,5 +1,5 @@
-//! Notes old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
-//! When the first snapshot is opened, it notes the rows that transactions in progress have already changed.
+//! Notes old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes. The
+//! thread that opens the first snapshot also notes the rows that transactions in progress have already changed.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
 use crate::versions::{Fate, Place, Versions};
 
-/// The number of steps that are noted at a time. The transaction that has made the steps may have to wait while they
-/// are noted.
+/// The number of steps that `note_all` notes while it holds the locks. The transaction that has made the steps may have
+/// to wait for these locks.
 const AT_ONCE: usize = 64;
 
 /// Notes the version of a row that a transaction is about to change. The caller has latched the leaf, and passes the
-/// row's present version as `old`. The caller keeps the returned guard until the step is on the list. A snapshot that
-/// is being opened waits for that guard.
+/// row's present version as `old`. The caller keeps the returned guard until the change is on the transaction's list of
+/// steps. A thread that opens a snapshot waits for that guard.
 pub(crate) fn before_change<'u>(
     versions: &Versions,
     undoable: &'u Undoable,
@@ -31,10 +31,11 @@ pub(crate) fn before_change<'u>(
     noting
 }
 
-/// Takes the last step off the list, to undo it, if the list has more than `until` steps. Returns the step, and the LSN
-/// of the step before it. The caller holds `noting` until it has undone the step.
+/// Takes the last step off the transaction's list of steps, so that the caller can undo it. Returns the step, and the
+/// LSN of the step before it. Returns `None` if the list has at most `until` steps. The caller holds `noting` until it
+/// has undone the step.
 ///
-/// While there are snapshots, also notes the step's old version, because a snapshot that is being opened
+/// While there are snapshots, also notes the row's version from before the step. A thread that is opening a snapshot
 /// notes only the steps on the list, and this step is no longer there.
 pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
     let mut list = undoable.list.lock();
@@ -58,11 +59,11 @@ fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), 
     }
 }
 
-/// Records for snapshots that a transaction has ended (invariant 55). Returns the rows whose noted versions the caller
-/// has to check after that.
+/// Records for snapshots that a transaction has ended (invariant 55). Returns the rows whose versions the transaction
+/// has noted. For each of them, the caller then has to call `look_at`, which drops versions that no snapshot needs.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
-    // The list's lock excludes any thread that is noting what the transaction has changed. Once the
-    // transaction has ended, no thread notes any more of its changes.
+    // While this thread holds the list's lock, no other thread notes the transaction's changes. Once the transaction
+    // has ended, no thread begins to do so.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }
@@ -74,7 +75,7 @@ pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
     loop {
         let _noting = undoable.noting.lock();
         let mut list = undoable.list.lock();
-        // Once `is_noted` has returned true, the transaction itself notes its further changes.
+        // Once `is_noted` has returned true, the transaction notes its later changes itself.
         if !undoable.fate.is_noted() {
             return;
         }

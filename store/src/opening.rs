@@ -31,7 +31,7 @@ use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
 
-/// The kind of log in the superblock of a page file that names no log. Every change is then home.
+/// The kind of log in the superblock of a page file without a log. Such a file has all changes of its store.
 pub(crate) const NO_LOG: u32 = 0;
 /// The kind of log in the superblock of a page file that names a log on blocks.
 pub(crate) const ON_BLOCKS: u32 = 1;
@@ -104,7 +104,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
 }
 
 /// Makes the page file of a store from a copy of the file `pages`. The copy names no log. Also returns the superblock
-/// as it was before.
+/// of the original.
 pub(crate) fn make_from(
     media: &Directory,
     pages: &Path,
@@ -277,7 +277,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     // This is the first write to the page file. If the page file is an older copy, which does not fit its log,
     // `open_log` has already failed.
     file.restore_torn()?;
-    // Invariant 76: what the superblock says is durable before the log relies on it.
+    // Invariant 76: makes the superblock durable before the log is used, because the log relies on what the superblock
+    // records.
     file.write_head_again()?;
     if let Some(found) = found {
         let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
@@ -287,8 +288,9 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         first = found.next();
         let is_kept =
             head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file);
-        // Invariant 76: if the superblock does not record what is home, older copies of the page file do not record it
-        // either, and would seem to fit this log. So do not keep the log.
+        // Invariant 76: if the superblock does not record which changes the page file has, an earlier build has written
+        // it. Older copies of the page file have no such record either, and would seem to fit this log. So do not keep
+        // the log.
         log = (is_kept && head.home != 0).then_some(found);
     }
     let last_tx = report.last_tx.max(head.last_tx);

@@ -29,8 +29,8 @@ pub enum LogMedium {
     Disk,
 }
 
-/// The way in which the log is written: the schemes of the paper's table 3. All schemes give the same guarantees; they
-/// differ in speed.
+/// The way in which the log is written, named as in table 3 of the NV-Logging paper. All schemes give the same
+/// guarantees; they differ in speed.
 ///
 /// ```
 /// use duralite_store::{Options, Scheme};
@@ -39,18 +39,19 @@ pub enum LogMedium {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// The best scheme for the medium: in memory [`FlushOnCommit`](Self::FlushOnCommit), on a disk a list per
-    /// transaction with group commit.
+    /// The best scheme for the medium. In memory it is [`FlushOnCommit`](Self::FlushOnCommit). On a disk, each log
+    /// object waits in a slot of its own, and group commit writes the objects of all transactions.
     #[default]
     Auto,
     /// On a disk: a central buffer, written by group commit.
     NvDisk,
-    /// On a disk: a buffer per transaction. Each transaction writes its own buffer.
+    /// On a disk: each transaction itself writes the log objects up to its own commit, while other transactions write
+    /// theirs.
     NvDiskDecentralized,
     /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// In memory: a daemon makes log objects persistent in the background. A commit does so for the objects of its
-    /// transaction that are not persistent yet.
+    /// In memory: a log for each thread. The objects of all logs share one sequence of numbers. A commit flushes and
+    /// fences (after Wang and Johnson).
     FlushOnCommit,
     /// In memory: a log for each thread. The numbers of the objects put all logs in one order. A commit flushes and
     /// fences (after Wang and Johnson).
@@ -141,7 +142,7 @@ pub struct Options {
     pub archive: Option<PathBuf>,
     /// See [`create`](method@Self::create).
     pub create: bool,
-    /// A rule to break from the start, so that a test can show that it notices the broken rule.
+    /// A rule to break from the start. A test that breaks it shows that it would notice such a mistake.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub broken: Option<Rule>,
@@ -261,7 +262,7 @@ impl Options {
         Self { create: creates, ..self }
     }
 
-    /// Breaks a rule from the start, so that a test can show that it notices the broken rule.
+    /// Breaks a rule from the start. A test that does this shows that it would notice such a mistake.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     #[must_use]
@@ -305,8 +306,8 @@ impl Options {
     }
 
     /// Returns the smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, and the buffer of the
-    /// page file. Recovery never needs more, whatever it has to undo. Log objects that wait take some memory beyond the
-    /// smallest cache.
+    /// page file. Recovery never needs more, whatever it has to undo. Log objects that wait to be written take some
+    /// memory in addition to that.
     ///
     /// ```
     /// use duralite_store::Options;

@@ -1,8 +1,8 @@
 //! The file of pages: superblocks, the double-write area, and the pages.
 //!
 //! Invariant 31: a page is written home only after its image is durable in the double-write area, together with a list
-//! of the pages there. The area is overwritten only after its pages are durable at home. So opening the store can
-//! repair a page that a power loss has torn.
+//! of the pages there. The area is overwritten only after its pages are durable in their own places. So opening the
+//! store can repair a page that a power loss has torn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,17 +127,19 @@ impl PageFile {
         Ok(next.number)
     }
 
-    /// Writes the superblock again, in its own place. It may be only in the system's cache, because the process that
-    /// wrote it died before it flushed the superblock, or because its flush failed. Durable on return.
+    /// Writes the superblock again, in the place where it already is. The superblock may be only in the system's cache,
+    /// because the process that wrote it died before it flushed the file, or because the flush failed. Durable on
+    /// return.
     pub(crate) fn write_head_again(&self) -> Result<(), Error> {
         let head = self.head.lock();
         self.commit(SLOT_OFFSETS[(head.number % 2) as usize], &head.encode())
     }
 
-    /// Records in the superblock that all changes below this log object are home. Durable on return.
+    /// Records in the superblock that the page file has the changes of all log objects below `home`. Durable on return.
     ///
-    /// If the superblock does not record what is home, this function leaves it unchanged, until the log is replaced. So
-    /// if an opening is interrupted before it replaces the log, the next opening replaces it.
+    /// If an earlier build has written the superblock, it has no such record. This function then leaves it unchanged.
+    /// So if a crash interrupts an opening of the store before it replaces the log, the next opening still sees that it
+    /// has to replace the log.
     pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
         let has = self.head().home;
         if has == 0 || home <= has {
@@ -146,8 +148,8 @@ impl PageFile {
         self.write_head(|head| head.home = head.home.max(home)).map(|_| ())
     }
 
-    /// Takes the error for a log that does not fit this file. If a superblock is damaged, adds that this may be the
-    /// cause.
+    /// Returns `error`, which says that a log does not fit this file. If a superblock is damaged, adds that this may be
+    /// the cause.
     pub(crate) fn explain_misfit(&self, error: Error) -> Error {
         let is_damaged = |at: &u64| {
             let mut bytes = vec![0; SUPERBLOCK_BYTES];
@@ -209,20 +211,21 @@ impl PageFile {
         grown.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Like [`grow_to`](Self::grow_to), makes the file large enough, but for a caller that will write the new pages
-    /// itself. If the medium allows it, this writes nothing into the new pages. The new size becomes durable with the
-    /// next flush.
+    /// Makes the file large enough, like [`grow_to`](Self::grow_to). The caller will write the new pages itself, so
+    /// this function writes nothing into them, if the medium allows that. The new size becomes durable with the next
+    /// flush.
     pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         if self.pages() >= pages {
             return Ok(());
         }
-        // If the medium has to write the new pages, it makes them durable too.
+        // If the medium can reserve space only by writing the new pages, it also makes them durable.
         let reserved = self.making_durable(|block| block.reserve(pages * self.page_bytes as u64));
         reserved.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Writes adjacent pages to which nothing refers yet, without the double-write area. They are not durable on return.
+    /// Writes adjacent pages directly, not through the double-write area, because nothing refers to these pages yet.
+    /// They are not durable on return.
     pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
         let size = self.page_bytes;
         for (id, page) in (first..).zip(pages.chunks_mut(size)) {
@@ -262,7 +265,8 @@ impl PageFile {
         }
     }
 
-    /// Cuts unused pages off the end of the file. After a power failure, the file may still have them.
+    /// Removes unused pages from the end of the file. This is not durable: after a power failure, the file may have the
+    /// pages again.
     pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         // While the area is locked, no backup can be copying these pages.
@@ -326,8 +330,8 @@ impl PageFile {
         Ok(())
     }
 
-    /// Passes the whole file to `write`, from its beginning on, with no page torn. If a page is invalid, `is_whole`
-    /// tells whether the page should be valid. If it should, reads the page again. Otherwise passes zeros in its place.
+    /// Passes the whole file to `write`, from the first byte to the last, without torn pages. If a page is not valid,
+    /// asks `is_whole` whether it has to be. If so, reads the page again. Otherwise passes zeros in its place.
     pub(crate) fn copy_to(
         &self,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
@@ -376,7 +380,8 @@ impl PageFile {
         check(page, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Repairs the pages of the last double write that are torn, by writing their images home again.
+    /// Repairs torn pages of the last double write. For this, copies their images from the double-write area to their
+    /// own places.
     pub(crate) fn restore_torn(&self) -> Result<(), Error> {
         if !self.controls.keep(Rule::RestoreTorn) {
             return Ok(());
@@ -480,8 +485,8 @@ mod tests {
 
     use super::*;
 
-    /// If space cannot be reserved without writing, the growth flushes the file. It then gets the failure that another
-    /// thread's flush would have reported.
+    /// If the medium can reserve space only by writing, growing the file includes a flush. If that flush fails, every
+    /// later flush has to fail too.
     #[test]
     fn inv37_after_a_growth_whose_flush_failed_no_flush_succeeds() {
         let block = Arc::new(RecordingBlock::new(4096));

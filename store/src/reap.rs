@@ -27,7 +27,7 @@ const HIDDEN: u8 = 0;
 const DROPPED: &[u8] = b"\0dropped ";
 /// The bytes of log that the reaper reserves for freeing one page of an overflow chain.
 const OBJECT_BYTES: u64 = 128;
-/// The time for which the reaper waits for a lock on a dropped table before it goes on to the next table.
+/// The interval at which the reaper tries again to free tables that it could not free before.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The interval after which the reaper tries again what it could not do.
 const TRY_EVERY: Duration = Duration::from_millis(200);
@@ -40,7 +40,7 @@ pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.first() == Some(&HIDDEN)
 }
 
-/// Returns the name that the row of a dropped table has.
+/// Returns the key of the row that a dropped table has in the catalog.
 pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
     [DROPPED, &root.to_be_bytes()].concat()
 }
@@ -167,7 +167,7 @@ fn remove_long_row(
     let room = Room { bytes: (pages + 4) * OBJECT_BYTES + force, objects: pages + 4 };
     engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
     let undoable = Arc::new(Undoable::default());
-    // This transaction ends at once, so the keeper need not move its step forward.
+    // This transaction ends soon. The flag tells the keeper that it need not log the undo of this step again.
     undoable.list.lock().is_over = true;
     engine.active.enter(tx, engine.pager.log.next(), undoable);
     let done = engine

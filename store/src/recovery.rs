@@ -1,8 +1,9 @@
 //! Recovery as in ARIES: redo the log from its head on, and then undo what did not commit.
 //!
-//! Invariant 40: recovery can be stopped at any point and begun again. Redo compares the pages' LSNs, so it applies
-//! each change only once. Undo is logged as in a rollback, so nothing is undone twice. Every page that the log mentions
-//! is written home again, because the version that recovery reads may be only in the system's cache.
+//! Invariant 40: recovery can be stopped at any point and begun again. Redo compares the LSN of the page with the
+//! number of the log object, so it applies each change only once. Undo is logged as in a rollback, so nothing is undone
+//! twice. Every page that the log mentions is written home again, because the version that recovery reads may be only
+//! in the system's cache.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -39,7 +40,8 @@ struct Unfinished {
     /// The overflow chains that are still to be freed, each given by its next page. `None` if the transaction did not
     /// commit.
     chains: Option<VecDeque<PageId>>,
-    /// Steps that were moved forward in the log. They replace `steps` once all of them have been read.
+    /// The undo of steps that the keeper has logged again. Once all of these moved steps have been read, they replace
+    /// `steps`.
     moved: Vec<(Lsn, Vec<u8>)>,
 }
 
@@ -51,7 +53,8 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Takes account of the next object, and applies the object's changes to pages that lack them.
+    /// Processes the next object: applies its changes to pages that lack them, and records what it says about its
+    /// transaction.
     pub(crate) fn repeat(&mut self, engine: &Engine, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         for change in object.changes() {
             let (page, change) = change.map_err(|_| Error::corrupt("a log object"))?;
@@ -68,8 +71,8 @@ impl Analysis {
         }
     }
 
-    /// Takes account of a moved step, or of the object `MovedAll`. Invariant 49: the moved steps replace all earlier
-    /// steps once `MovedAll` confirms how many there are.
+    /// Processes a moved step, or the object `MovedAll`. Invariant 49: the moved steps replace all earlier steps once
+    /// `MovedAll` confirms how many there are.
     fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         let it = self.unfinished.entry(object.header.tx).or_default();
         let previous = object.header.previous;
@@ -104,8 +107,8 @@ impl Analysis {
                     return;
                 }
                 let steps = &mut self.unfinished.entry(tx).or_default().steps;
-                // `steps` is in log order, and was undone from the end. So remove every step after `next`, which is the
-                // next step to undo.
+                // `steps` is in log order, and its steps were undone from the last one backwards. The next step to undo
+                // is `next`. So remove every step after it.
                 while let Some((lsn, _)) = steps.last() {
                     self.report.steps_visited += 1;
                     if *lsn <= next {

@@ -141,7 +141,7 @@ fn not_in_log(commit: Lsn) -> Error {
     Error::Gap { what, last: commit - 1 }
 }
 
-/// Returns the number after the last object that is to be redone.
+/// Returns the first object that is not redone any more.
 fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
     let next = history.end_of_run(begin);
     let limit = match to {
@@ -168,8 +168,8 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
                 }
                 Ok(())
             })?;
-            // If no commit after the requested time was found, and log is missing after the last object, the missing
-            // log may contain commits from before that time. So report the gap as an error.
+            // If no commit after the requested time was found, and log objects are missing at the end, the missing ones
+            // may include commits from before that time. So report the gap as an error.
             match history.gap_at(next).filter(|_| found == next) {
                 Some(gap) => return Err(gap),
                 None => found,
@@ -224,8 +224,8 @@ impl History {
         next
     }
 
-    /// Returns the error that reports the objects missing from `next` on. Returns `None` if the store is not known to
-    /// have gone further.
+    /// Returns the error that reports which objects are missing from `next` on. Returns `None` if nothing shows that
+    /// the store ever had such an object.
     fn gap_at(&self, next: Lsn) -> Option<Error> {
         let last = next - 1;
         let what = match self.segments.iter().find(|segment| segment.head.first > next) {

@@ -67,8 +67,9 @@ impl Drop for Running {
         if !self.engine.poison.is_set() {
             // If this checkpoint fails, recovery does the checkpoint's work when the store is opened again.
             if self.engine.checkpoint(&|| false).is_ok() {
-                // After this write, both superblocks record what is home. So the closed store can be opened even if one
-                // of them is damaged. If the write fails, the store needs the superblock that the checkpoint wrote.
+                // After this write, both superblocks record which changes the page file has. So the closed store can be
+                // opened even if one of them is damaged. If this write fails, only the superblock that the checkpoint
+                // wrote has that record.
                 let _ = self.engine.pager.pool.file().write_head(|_| ());
             }
         }

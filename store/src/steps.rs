@@ -15,8 +15,8 @@ pub(crate) struct Step {
     pub(crate) undo: Vec<u8>,
 }
 
-/// The steps of one transaction. The keeper may move them forward in the log, while the transaction is not making a
-/// step.
+/// The steps of one transaction. While the transaction is not making a step, the keeper may move the steps forward in
+/// the log: it logs their undo again.
 #[derive(Debug, Default)]
 pub(crate) struct Undoable {
     /// The mutex that excludes the keeper while the transaction makes or undoes a step. To make a step, the transaction
@@ -36,7 +36,7 @@ pub(crate) struct Undoable {
 
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// The steps, the oldest first, with ascending LSNs.
+    /// Rows whose old versions this transaction has noted, including rows whose changes have been undone.
     pub(crate) steps: Vec<Step>,
     /// Rows of which old versions are noted, including rows whose changes have been undone.
     pub(crate) noted: Vec<Arc<Place>>,

@@ -102,7 +102,7 @@ impl Store {
         Ok(Self { running: Arc::new(running), report })
     }
 
-    /// Breaks a rule, so that a test can show that it notices the broken rule.
+    /// Breaks a rule from now on. A test that does this shows that it would notice such a mistake.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub fn break_rule(&self, rule: crate::controls::Rule) {
@@ -476,9 +476,9 @@ impl Store {
     }
 
     /// Removes the oldest segments of the [archive](method@Options::archive), and returns how much that freed. The
-    /// removal is durable on return. From now on, only backups that reach the object [`Metrics::archived_from`] can be
-    /// restored to a later moment. For a backup that ends before the oldest remaining segment, such a restore fails
-    /// with [`Error::Gap`].
+    /// removal is durable on return. From now on, a backup can be restored to a later moment only if it reaches the
+    /// object [`Metrics::archived_from`]. For a backup that ends before the oldest remaining segment, such a restore
+    /// fails with [`Error::Gap`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -527,9 +527,10 @@ impl Store {
         restore(backup.as_ref(), archive, dir.as_ref(), to, &options)
     }
 
-    /// Makes a store in a new or empty directory from a store whose log is damaged before its end. [`open`](Self::open) refuses such a
-    /// store. The new store has the state after the last transaction before the damage. `options` are the options with which the damaged
-    /// store is opened. The damaged store is not changed, and the new store cannot use its archive. The new store is durable on return.
+    /// Makes a store in a new or empty directory from a store whose log is damaged before its end. [`open`](Self::open)
+    /// refuses such a store. The new store has the state after the last transaction before the damage. `options` are
+    /// the options with which the damaged store is opened. The damaged store does not change. The new store has another
+    /// history, so it cannot use the archive of the damaged store. The new store is durable on return.
     ///
     /// See [`Salvaged`] for an example.
     ///
@@ -605,7 +606,7 @@ impl Pause {
         let most = (20_u64 << self.tries.min(10)).min(LONGEST_PAUSE_US);
         self.tries += 1;
         let mut chance = [0; 8];
-        // If there are no random bytes, all pauses have the same length. That is slower, but still correct.
+        // If there are no random bytes, the pauses do not vary at random. That is slower, but still correct.
         let _ = getrandom::fill(&mut chance);
         std::thread::sleep(Duration::from_micros(u64::from_le_bytes(chance) % most + most / 4));
     }

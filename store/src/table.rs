@@ -37,7 +37,8 @@ pub struct Table {
 #[derive(Debug)]
 pub(crate) struct TreeOfTable {
     pub(crate) root: PageId,
-    /// The number that identifies the opening of the store to which the handle belongs.
+    /// The number of the opening of the store in which the handle was made. The store refuses handles from other
+    /// openings.
     opening: u64,
     /// Whether the table was made by a transaction that has not committed.
     is_new: AtomicBool,
@@ -61,7 +62,7 @@ pub(crate) enum ForSnapshots {
     None,
     /// Every snapshot.
     There,
-    /// Only snapshots that are older than the end of the transaction that dropped the table.
+    /// Only snapshots that were opened before the transaction that dropped the table ended.
     Dropped,
 }
 
@@ -132,14 +133,14 @@ impl Table {
 #[derive(Debug)]
 struct Dropped {
     tree: Arc<TreeOfTable>,
-    /// The latest moment of which snapshots may still read the table.
+    /// Snapshots of this moment and of earlier moments may still read the table.
     moment: u64,
 }
 
 /// The tables of an open store for which programs have handles.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// A number that identifies this opening of the store in this process.
+    /// The number of this opening of the store, which no other opening in this process has.
     opening: u64,
     /// A number that grows whenever a transaction drops or renames a table, and whenever such a transaction ends.
     generation: AtomicU64,
@@ -148,7 +149,8 @@ pub(crate) struct Tables {
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
     /// Dropped tables that still have pages, by root.
     dropped: Mutex<FxHashMap<PageId, Dropped>>,
-    /// Tables that were bulk-loaded after an open snapshot was opened, each with its earlier value of `loaded`.
+    /// Tables that a load is filling, or has filled while an older snapshot is open. Each has the value that `loaded`
+    /// had before the load.
     loaded: Mutex<Vec<(Table, u64)>>,
     /// Whether there may be dropped tables whose pages can be freed now.
     pub(crate) are_dropped: AtomicBool,
@@ -289,13 +291,13 @@ impl Tables {
         }
     }
 
-    /// Shows the loaded rows to snapshots that are opened from now on. Older snapshots never see them. The load has
-    /// committed, and still holds the table's lock. So a snapshot that once saw an empty table never sees rows in it.
+    /// Shows the loaded rows to snapshots that are opened from now on. Snapshots that were opened earlier saw an empty
+    /// table, and never see these rows. The load has committed, and still holds the table's lock.
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();
         versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
-        // While an older snapshot is open, the table stays on the list. So a new handle of the table hides the rows
-        // from that snapshot too.
+        // While an older snapshot is open, this list keeps the table's shared state. So even through a new handle of
+        // the table, that snapshot does not see the rows.
         loaded.retain(|(table, _)| {
             let moment = table.tree.loaded.load(Ordering::SeqCst);
             moment == BEING_LOADED || versions.has_snapshots_until(moment)

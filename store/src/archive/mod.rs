@@ -2,8 +2,9 @@
 //! the store can be restored to any moment after the backup.
 //!
 //! Invariant 47: a restore never skips log objects that the archive lacks. Each segment names its predecessor, and the
-//! file `reached` says how far the store's history goes. The archive refuses log objects from another history of the
-//! same store. All of this survives a crash.
+//! file `reached` contains a number below which the store is known to have had every object. If a store was restored to
+//! an earlier moment, its new log objects are another history of the store, which the old archive refuses. The records
+//! of the archive survive a crash.
 
 mod prune;
 mod segment;
@@ -23,7 +24,7 @@ use crate::log::Log;
 /// The size in bytes at which a segment is closed. The segment's last object may exceed it.
 const SEGMENT_BYTES: usize = 16 << 20;
 
-/// The archive's directory, and the log that it contains.
+/// An open archive: its directory, and which log objects it contains.
 #[derive(Debug)]
 pub(crate) struct Archive {
     dir: PathBuf,
@@ -43,7 +44,7 @@ struct Line {
 }
 
 impl Line {
-    /// Adds the next segment to the run, or begins a new run if log is missing before it.
+    /// Adds the next segment to the run. If log objects are missing before the segment, begins a new run with it.
     fn add(&mut self, first: Lsn, end: Lsn) {
         if self.from == 0 || first > self.end {
             self.from = first;
@@ -54,13 +55,13 @@ impl Line {
 
 impl Archive {
     /// Opens the archive in a directory, and makes the directory if there is none. `log_first` is the first object of
-    /// the store's current log. If the store has discarded log objects that the archive lacks, this function durably
-    /// records that gap.
+    /// the store's current log. If the store has already discarded log objects that the archive lacks, this function
+    /// records that gap in the file `reached`, durably.
     pub(crate) fn open(dir: &Path, store_id: [u8; 16], log: &dyn Log, log_first: Lsn) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
         let segments = list(dir)?;
-        // Objects before `log_first` belong to the history that all logs of this store share. A newer object whose
-        // segment has another seed comes from another history, so the store refuses this archive.
+        // All logs of this store have the objects before `log_first` in common. If a segment has a newer object and
+        // another seed than the log, it comes from another history of the store. So the store refuses this archive.
         let is_foreign = |head: &SegmentHead| {
             head.store_id != store_id
                 || head.end > log.next()

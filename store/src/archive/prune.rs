@@ -23,7 +23,7 @@ pub enum Keep {
     Bytes(u64),
     /// Segments whose files were modified within this time.
     For(Duration),
-    /// The segments that are needed to restore a backup. The number is the one that
+    /// The segments that are needed to restore a backup. The value is the log object number that
     /// [`Store::backup`](crate::Store::backup) returned for this backup.
     After(u64),
 }
@@ -43,8 +43,8 @@ pub struct Pruned {
 }
 
 impl Archive {
-    /// Removes segments, the oldest first, so that no gap arises even if pruning stops halfway. The removal is durable
-    /// on return.
+    /// Removes segments, the oldest first. So even if a crash interrupts the pruning, the remaining segments have no
+    /// gap. The removal is durable on return.
     pub(crate) fn prune(&self, keep: Keep) -> Result<Pruned, Error> {
         // While this thread holds the mutex, no other thread adds a segment.
         let mut line = self.line.lock();

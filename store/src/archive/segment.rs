@@ -25,7 +25,7 @@ pub(crate) struct SegmentHead {
     /// The seed of the checksums of the segment's objects.
     pub(crate) seed: u64,
     pub(crate) first: Lsn,
-    /// The number after the segment's last object.
+    /// The first object of the preceding segment; 0 if there is no segment directly before this one.
     pub(crate) end: Lsn,
     /// The first object of the preceding segment; 0 if the segment continues no other one.
     pub(crate) previous: Lsn,

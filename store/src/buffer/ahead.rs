@@ -3,12 +3,12 @@
 //! Invariant 54: a scan that reads ahead waits only for the reads themselves. Another thread waits for the scan only if
 //! it needs one of the pages that the scan is reading. The scan takes only frames that are free, or whose pages can be
 //! evicted at once. It takes all of its frames before it maps the first one, so it never waits for a frame while it
-//! holds a latch. All scans together keep at most one frame in [`AHEAD_PART`] filled with pages that were read ahead
-//! and are still unused. In the long run at most one page is read ahead needlessly for every four that are needed.
+//! holds a latch. In at most one of [`AHEAD_PART`] frames, the cache has a page that was read ahead and is still
+//! unused. In the long run, for every four pages that are needed, at most one page is read ahead in vain.
 //!
-//! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it in,
-//! and the cache does not remember a page that was evicted unused. If a page cannot be read ahead, the scan leaves it
-//! out. The thread that needs the page then reads it, and gets the error.
+//! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it into
+//! the cache. If a page is evicted unused, the cache does not remember that it had the page. If a page cannot be read
+//! ahead, the scan leaves it out. The thread that needs the page then reads it, and gets the error.
 
 use std::sync::atomic::Ordering;
 
@@ -20,8 +20,8 @@ use super::frame::{Content, Pinned};
 use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
-/// The limit on pages that were read ahead and are still unused. At most one frame in this many may hold such a page.
-/// All such frames together fill at most half of the probation queue, so that no such page is evicted before its use.
+/// Pages that were read ahead and are still unused may take this fraction of the frames: one of 16. All such frames
+/// together fill at most half of the probation queue, so that no such page is evicted before its use.
 const AHEAD_PART: usize = 16;
 /// The largest number of pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;
@@ -40,10 +40,11 @@ struct Coming<'p> {
 }
 
 impl Pool {
-    /// Reads pages into the cache, except those that are already there: the first [`MOST_AHEAD`] pages of `first`, or
-    /// fewer if there is no room for so many. Returns how many pages of `first` this covers; 0 if there were too few
-    /// frames. Also asks the operating system to fetch the pages in `then` meanwhile. `is_fetched` says that an earlier
-    /// call has already asked the system to fetch `first`. The caller must not hold latches.
+    /// Reads pages into the cache before a scan needs them: the first [`MOST_AHEAD`] pages of `first`, or fewer if the
+    /// cache has no room for so many. Skips pages that are already in the cache. Returns how many pages of `first` are
+    /// done, counting skipped pages; 0 if too few frames were free. Meanwhile the operating system fetches the pages in
+    /// `then`. `is_fetched` says that an earlier call has already asked the system to fetch `first`. The caller must
+    /// not hold latches.
     pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
         let mut count = first.len().min(MOST_AHEAD);
         let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();
@@ -53,8 +54,8 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // If the pages are not all adjacent, the scan reads one run of adjacent pages after another. So it tells the
-        // system about all pages now, and the system may fetch them in parallel.
+        // If the pages are not all adjacent, the scan reads one run of adjacent pages after another. So it first tells
+        // the operating system about all of these pages, which the system may then fetch in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }
@@ -64,7 +65,7 @@ impl Pool {
         if self.bring_in(&missing) { count } else { 0 }
     }
 
-    /// Reserves room for up to this many pages. Returns the number of pages for which it has reserved room.
+    /// Reserves room for up to this many pages. Returns for how many pages there was room.
     fn keep_room(&self, pages: usize) -> usize {
         let owed = self.tallies.owed.load(Ordering::Relaxed);
         let most = (self.frames.len() / AHEAD_PART).saturating_sub(owed);
@@ -79,8 +80,8 @@ impl Pool {
         id < self.file.pages() && !self.part(id).lock().frames.contains_key(&id)
     }
 
-    /// Reads pages for which room was reserved, in the order of the file. Returns whether there were frames for all of
-    /// them.
+    /// Reads pages into the cache, in the order in which they are in the file. The caller has reserved room for them.
+    /// Returns whether there were frames for all of them.
     fn bring_in(&self, pages: &[PageId]) -> bool {
         let frames: SmallVec<[u32; MOST_AHEAD]> = pages.iter().map_while(|_| self.victim()).collect();
         let begun = pages.iter().zip(&frames).filter_map(|(id, at)| self.begin(*id, *at));
@@ -102,7 +103,8 @@ impl Pool {
         frames.len() == pages.len()
     }
 
-    /// Maps a frame for a page, unless another thread has brought the page into the cache in the meantime.
+    /// Maps a free frame for a page before the page is read. Returns `None` if another thread has brought the page into
+    /// the cache in the meantime.
     fn begin(&self, id: PageId, at: u32) -> Option<Coming<'_>> {
         let frame = self.frame(at);
         // No other thread knows the frame yet, so its latch is free.
@@ -126,7 +128,7 @@ impl Pool {
         Some(Coming { id, at, content, pin, is_read: false })
     }
 
-    /// Finishes reading a page. If the page is not valid, unmaps its frame, and returns the frame as the error.
+    /// Finishes reading a page. If the page is not valid, unmaps its frame, and returns the frame's index as the error.
     fn come(&self, page: Coming<'_>) -> Result<(), u32> {
         let Coming { id, at, mut content, pin, is_read } = page;
         let is_it =

@@ -19,15 +19,16 @@ use crate::page_file::Batch;
 /// frame, and so for the cleaning mutex that the checkpoint holds. Without a limit, both threads would wait forever.
 const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
-/// A page in the batch that is being written home, with the LSN of the copy.
+/// A page in the batch that is being written home, with the LSN that the page had when it was copied.
 struct Copied<'p> {
     pin: Pinned<'p>,
     lsn: Lsn,
 }
 
 impl Pool {
-    /// Writes home every page with a change that is older than the log object `upto` and is not in the page file yet.
-    /// Returns when all of these pages are home, or when `is_over` returns true. The caller must not hold latches.
+    /// Writes home every page that has a change with a number below `upto`, unless the page file already has that
+    /// change. Returns when all of these pages are home, or when `is_over` returns true. The caller must not hold
+    /// latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.
@@ -104,8 +105,8 @@ impl Pool {
             }
             self.pinned(mapped)
         };
-        // `try_read_for` queues for the latch. If this thread did not queue, a page that is nearly always latched would
-        // never go home.
+        // `try_read_for` queues for the latch. Without queueing, a page that is nearly always latched would never be
+        // written home.
         let content = match frame.content.try_read() {
             Some(content) => content,
             None if patience.is_zero() => return None,
@@ -121,14 +122,14 @@ impl Pool {
     }
 }
 
-/// Marks a page as home, now that its copy has been written. If the page has changed since it was copied, only the
-/// later changes count as missing at home.
+/// Marks a page as clean, now that its copy is in the page file. If the page has changed since it was copied, it stays
+/// dirty because of these later changes.
 fn settle(copied: &Copied<'_>) {
     let Pinned { frame, tallies } = &copied.pin;
-    // Does not wait for the latch, because the thread that holds it may wait for the cleaning mutex, which this thread
+    // Does not wait for the latch. The thread that holds it may be waiting for the cleaning mutex, which this thread
     // holds.
     match frame.content.try_read() {
-        // While this thread holds the latch, no other thread announces a change.
+        // While this thread holds the latch, no other thread can mark the page as dirty for a new change.
         Some(content) if lsn(&content.bytes) == copied.lsn => frame.is_home(tallies),
         _ => frame.first_change.store(copied.lsn + 1, Ordering::SeqCst),
     }

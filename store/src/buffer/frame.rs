@@ -30,20 +30,20 @@ pub(crate) struct Frame {
     pub(super) content: RwLock<Content>,
     /// The page for which the frame is mapped.
     pub(super) id: AtomicU64,
-    /// The number of users that pin the frame. While the frame is pinned, it keeps its page. The count rises from 0
-    /// only under the lock of the page's part of the map.
+    /// The number of users that pin the frame. While the frame is pinned, it keeps its page. To raise the count from 0,
+    /// a thread must hold the lock of the page's part of the map.
     pub(super) pins: AtomicU32,
-    /// Whether the page was used since it came in, or since the cache last considered it for eviction.
+    /// Whether the page was used since it came into the cache, or since the cache last considered it for eviction.
     pub(super) is_used: AtomicBool,
-    /// Whether the page was read ahead and has not been used yet.
+    /// The count [`Pool::came`](super::Pool::came) at the moment when this page came into the cache.
     pub(super) is_ahead: AtomicBool,
     /// The value of [`Pool::came`](super::Pool::came) when this page came into the cache.
     pub(super) came_at: AtomicU32,
     /// Whether the page is an inner page of a tree. Every thread that goes down that tree needs the page, so it is
     /// evicted last.
     pub(super) is_inner: AtomicBool,
-    /// The LSN of the oldest change that is missing at home; 0 if the page is clean. The LSN may be too low, because a
-    /// thread sets it before that change gets its own LSN.
+    /// The LSN of the oldest change that is not yet in the page file; 0 if the page is clean. The LSN may be too low,
+    /// because a thread sets it before the log object of the change gets its number.
     pub(super) first_change: AtomicU64,
     /// A number that grows when a thread changes a page that has a shared copy, and when the frame loses its page.
     pub(super) changes: AtomicU64,
@@ -58,7 +58,8 @@ impl Frame {
         self.first_change.load(Ordering::SeqCst)
     }
 
-    /// Marks the page as dirty, before a log object changes it. The object's number will be `next` or higher.
+    /// Marks the page as dirty, before the caller logs a change of the page. The log object of that change will have
+    /// the number `next` or a higher one.
     fn announce(&self, next: Lsn, tallies: &Tallies) {
         if self.first_change() != 0 {
             return;
@@ -92,8 +93,8 @@ impl Frame {
         self.is_ahead.store(true, Ordering::Relaxed);
     }
 
-    /// Clears the mark that the page was read ahead, because the page is used or evicted. Returns whether the mark was
-    /// set, that is, whether the page had not been used until now.
+    /// Clears the mark that the page was read ahead, because a thread uses or evicts the page. Returns whether the mark
+    /// was set, which means that nothing has used the page before.
     pub(super) fn ends_ahead(&self, tallies: &Tallies) -> bool {
         let was_ahead = self.is_ahead.load(Ordering::Relaxed) && self.is_ahead.swap(false, Ordering::Relaxed);
         if was_ahead {
@@ -102,8 +103,9 @@ impl Frame {
         was_ahead
     }
 
-    /// Notes a use of the page. `now` is the number of pages that have come in so far. If at most `moment` of them came
-    /// in after this page, the use does not count, because it is part of the access that brought the page in.
+    /// Notes a use of the page. `now` is the number of pages that have come into the cache so far. The use does not
+    /// count if at most `moment` pages have come in since this page did. It is then part of the access that brought the
+    /// page in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -113,8 +115,8 @@ impl Frame {
         }
     }
 
-    /// Notes a use that counts. Because of this use, the cache gives the page a second chance when it would evict the
-    /// page.
+    /// Notes a use that counts. When the page is next in line to be evicted, the cache keeps it once more because of
+    /// this use.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
@@ -127,7 +129,7 @@ impl Frame {
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
-    /// Marks the page as clean, because all of its changes are home.
+    /// Marks the page as clean, because the page file has all of its changes.
     pub(super) fn is_home(&self, tallies: &Tallies) {
         if self.first_change.swap(0, Ordering::SeqCst) != 0 {
             tallies.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -142,18 +144,18 @@ pub(crate) struct Pinned<'p> {
     pub(super) tallies: &'p Tallies,
 }
 
-/// Counts of the cache's frames by state, and the penalty for pages that were read ahead in vain.
+/// Counts of the cache's frames by state, and the penalty for pages that were read ahead but never used.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     /// The number of frames with a dirty page.
     pub(super) dirty: AtomicUsize,
     /// The number of frames with an inner page of a tree.
     pub(super) inner: AtomicUsize,
-    /// The number of frames with a page that was read ahead and is still unused, and of frames reserved for further
-    /// pages to be read ahead.
+    /// The number of frames whose page was read ahead and is still unused, plus the number of frames that are reserved
+    /// for reading ahead.
     pub(super) ahead: AtomicUsize,
     /// A penalty that lowers how much the cache reads ahead. Each page that was read ahead but evicted unused adds
-    /// [`VAIN_COSTS`]. Each call of `needed` takes off one.
+    /// [`VAIN_COSTS`]. Each call of `needed` subtracts one.
     pub(super) owed: AtomicUsize,
 }
 
@@ -161,8 +163,8 @@ pub(super) struct Tallies {
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// Reduces the penalty by one. The cache calls this when a thread needs a page that was read ahead or is not in the
-    /// cache.
+    /// Reduces the penalty by one. The cache calls this when a thread needs a page that was read ahead, and when a
+    /// thread needs a page that is not in the cache.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
@@ -271,8 +273,8 @@ impl Writing<'_> {
         &self.guard.bytes
     }
 
-    /// Announces that an object with the number `next` or a higher one is about to change the page. Invariant 34: the
-    /// announcement comes before the object gets its number, so that no checkpoint overlooks the change.
+    /// Marks the page as dirty, because an object with the number `next` or a higher one is about to change it.
+    /// Invariant 34: this happens before the object gets its number, so that no checkpoint overlooks the change.
     pub(crate) fn announce(&self, next: Lsn) {
         self.pin.frame.announce(next, self.pin.tallies);
     }

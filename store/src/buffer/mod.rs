@@ -38,11 +38,12 @@ use crate::sync::Parker;
 const PARTS: usize = 64;
 /// The memory that a frame takes besides its page, in bytes, including the entry in the map.
 const FRAME_BYTES: u64 = 248;
-/// The smallest number of frames. This number has to suffice for recovery, which works on one thread, without the
-/// keeper. One step of recovery pins at most the pages of one path down a tree, and the two pages that a split makes.
-/// The step also pins a space map for each page that it makes or frees. In a tree of 24 levels, that is 50 pages.
+/// The smallest number of frames. This number has to suffice for recovery, which works on one thread, while no
+/// background thread keeps frames ready. One step of recovery pins at most the pages of one path down a tree, and the
+/// two pages that a split makes. The step also pins a space map for each page that it makes or frees. In a tree of 24
+/// levels, that is 50 pages.
 ///
-/// A tree that is used with so small a cache never has more levels. An inner page that is split has at least three
+/// With so small a cache, no tree ever gets more levels than that. An inner page that is split has at least three
 /// children. So even with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64
 /// GiB). With keys of 16 bytes, a tree with that much data has 4 levels.
 ///
@@ -78,12 +79,12 @@ pub(crate) struct Pool {
     queues: Mutex<Queues>,
     /// The number of pages that have come into the cache so far.
     came: AtomicU32,
-    /// The number of pages that must come in after a page before a use of that page counts.
+    /// A use of a page counts only after this many other pages have come into the cache since that page did.
     moment: u32,
     /// The cleaning mutex, which a thread holds while it writes pages home.
     cleaning: Mutex<()>,
     tallies: Tallies,
-    /// The parker on which the keeper sleeps. `is_keeper_woken` says that another thread has woken the keeper since the
+    /// The parker on which the keeper sleeps. `is_keeper_woken` says that a thread has woken the keeper since the
     /// keeper last began its work.
     keeper: Parker,
     is_keeper_woken: AtomicBool,
@@ -283,9 +284,10 @@ impl Pool {
         self.queues.lock().free.push(at);
     }
 
-    /// Returns the oldest object whose change may be missing at home; `next` if every page is home. The result may
-    /// leave out a change that is announced during the call. If the caller has read `next` before the call, the object
-    /// of that change has the number `next` or a higher one (see [`Writing::announce`]).
+    /// Returns the number of the oldest log object with a change that the page file may lack; `next` if every page is
+    /// home. The result may leave out a change that another thread begins during this call. If the caller has read
+    /// `next` before the call, the object of such a change has the number `next` or a higher one (see
+    /// [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))

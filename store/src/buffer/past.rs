@@ -6,8 +6,8 @@ use crate::format::{PageId, lsn};
 
 impl Pool {
     /// Writes adjacent pages home, past the cache. No transaction may be reading these pages. The pages are not durable
-    /// on return, and a crash may tear them. The pages' LSN has to be that of a durable log object. If the LSN were
-    /// higher than the log's end after a crash, redo would skip the page.
+    /// on return, and a crash may tear them. The pages' LSN must be the number of a durable log object. If a crash lost
+    /// that object, later objects could get lower numbers than the LSN, and redo would skip their changes.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is full; any other error has poisoned the store.
@@ -27,7 +27,8 @@ impl Pool {
         self.file.flush().map_err(|error| self.poison.set(&error))
     }
 
-    /// Reads a page again that `write_past` has written, if the cache has an old copy of the page.
+    /// Reads a page into its frame again, if the cache has an old copy of it. `write_past` has written a new version of
+    /// the page to the file.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -1,10 +1,10 @@
 //! The order in which the cache evicts pages.
 //!
-//! A page that comes in is on *probation*. Further uses soon after that are part of the access that brought the page
-//! in, and do not count. So a scan, which uses each page twice in a row, evicts only its own pages. A page that is used
-//! later *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees have a queue of
-//! their own, and are evicted last. A dirty page at the end of its queue *waits* until it is written home; after that
-//! it is *ready*.
+//! A page that comes into the cache is on *probation*. A thread often uses a page several times in one access. So uses
+//! of the page soon after it has come in do not count. So a scan, which uses each page twice in a row, evicts only its
+//! own pages. A page that is used later *stays*, and so does a page that comes back soon after its eviction. Inner
+//! pages of trees have a queue of their own, and are evicted last. A dirty page at the end of its queue *waits* until
+//! it is written home; after that it is *ready*.
 //!
 //! Each frame is in one queue, or belongs to the thread that has taken it out of a queue.
 
@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// One frame in this many is for pages on probation. A use of a page counts only some time after the page has come in:
-/// half as many other pages as the probation queue holds must have come in since.
+/// The share of the frames for pages on probation: one frame of 8. Uses of a page begin to count only after other pages
+/// have come in, half as many as the probation queue holds.
 const PROBATION_PART: usize = 8;
-/// The largest number of used pages in a row to which one search gives a second chance. After that, the search takes
-/// the next page even if that page was used.
+/// The largest number of pages that one search for a frame spares in a row because they were used. After that, the
+/// search takes the next page even if it was used.
 const MOST_CHANCES: usize = 128;
 
 /// An evicted page, and the number of pages that had come in when it was evicted.
@@ -28,7 +28,8 @@ struct Left {
     at: u32,
 }
 
-/// The queues. A thread must hold the surrounding mutex to change the queues, but needs no mutex to use the frames.
+/// The queues. A thread changes them only while it holds the mutex around this struct. It needs no mutex to use the
+/// frames.
 #[derive(Debug)]
 pub(super) struct Queues {
     /// Frames that are mapped for no page.
@@ -44,7 +45,7 @@ pub(super) struct Queues {
     left: Box<[Left]>,
 }
 
-/// Returns how many pages must come in after a page before a use of that page counts.
+/// Returns how many other pages must come into the cache after a page before uses of that page begin to count.
 pub(super) const fn moment(frames: usize) -> u32 {
     (frames / PROBATION_PART / 2) as u32
 }
@@ -71,7 +72,7 @@ impl Queues {
         (page % self.left.len().max(1) as u64) as usize
     }
 
-    /// Puts the frame `at` into a queue. Its page was the `now`th to come in.
+    /// Puts the frame `at` into a queue. Its page was the `now`th page to come into the cache.
     pub(super) fn admit(&mut self, at: u32, page: PageId, now: u32) {
         let place = self.place(page);
         let Left { page: last, at: left_at } = self.left[place];
@@ -88,7 +89,7 @@ impl Queues {
         self.left[place] = Left { page, at: now };
     }
 
-    /// Puts back a frame whose page cannot be evicted now.
+    /// Puts a frame into a queue again, because its page cannot be evicted now.
     pub(super) fn stay(&mut self, at: u32) {
         self.staying.push_back(at);
     }
@@ -117,8 +118,8 @@ impl Queues {
         self.next_inner(frames, may_be_inner)
     }
 
-    /// Takes a frame whose page is no longer an inner page out of the queue of inner pages. If `may_be_inner`, takes
-    /// any unused frame out of that queue.
+    /// Searches the queue of inner pages, and takes out a frame whose page is no longer an inner page. If
+    /// `may_be_inner`, takes out any frame that is unpinned and was not used recently.
     fn next_inner(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         for _ in 0..self.inner.len() * 2 {
             let at = self.inner.pop_front()?;

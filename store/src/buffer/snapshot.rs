@@ -4,10 +4,11 @@
 //! that every thread would write, so their cache lines would move from core to core. Instead threads share a copy of
 //! such a page, and check a number that changes whenever the page does.
 //!
-//! Invariant 43: a frame's change number grows before a change of the frame's inner page becomes visible. The number
-//! also grows before that page can be in another frame. A thread latches a child, and then checks that the copies on
-//! its path are current. If they are, latching every page from the root down would have led it to the same child. The
-//! reason is that a thread that splits or frees a page latches that page and its parent together.
+//! Invariant 43: each frame has a change number. A thread that changes the inner page in a frame increases that number
+//! before the change becomes visible. A thread that evicts the page increases it before the page can come into another
+//! frame. A thread latches a child, and then checks that the copies on its path are current. If they are, latching
+//! every page from the root down would have led it to the same child. The reason is that a thread that splits or frees
+//! a page latches that page and its parent together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ thread_local! {
     static KEPT: RefCell<Vec<Option<Arc<Snapshot>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `work` with this thread's slot for a page. Returns `None` if the thread is ending.
+/// Calls `work` with this thread's slot for copies of a page. Returns `None` if the thread is ending.
 pub(super) fn kept<T>(id: PageId, work: impl FnOnce(&mut Option<Arc<Snapshot>>) -> T) -> Option<T> {
     let with = |all: &RefCell<Vec<_>>| {
         let mut all = all.borrow_mut();

@@ -1,5 +1,5 @@
-//! Finds frames for pages that come in. The keeper keeps some frames ready. A thread that finds none makes some ready
-//! itself.
+//! Finds frames for pages that come in. The keeper makes some frames ready in advance. If a thread finds no ready
+//! frame, it makes some ready itself.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -90,7 +90,8 @@ impl Pool {
         None
     }
 
-    /// Takes the next frame whose page is clean. Moves frames with dirty pages into the queue for the keeper.
+    /// Takes the next frame whose page is clean. Moves frames with dirty pages into the queue `waiting`, from which the
+    /// keeper takes them.
     fn next_victim(&self, queues: &mut Queues) -> Option<u32> {
         while queues.waiting.len() < queues.most_waiting() {
             let at = queues.next(&self.frames, self.has_too_many_inner())?;
@@ -133,9 +134,9 @@ impl Pool {
         true
     }
 
-    /// Makes up to `count` frames ready, namely those that are next to be evicted. Writes their dirty pages home.
-    /// Returns how many frames are ready. Does nothing if other threads have made `enough` frames ready while this
-    /// thread waited for the mutex. Skips latched pages, so the caller may hold latches.
+    /// Makes up to `count` frames ready, in the order in which their pages would be evicted. Writes their dirty pages
+    /// home. Returns how many frames are ready. Does nothing if other threads have made `enough` frames ready while
+    /// this thread waited for the cleaning mutex. Skips latched pages, so the caller may hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.
@@ -177,7 +178,7 @@ impl Pool {
         done.map(|()| ready)
     }
 
-    /// Does the keeper's work: when few frames are free, makes some ready before threads need them. Returns whether
+    /// Does the keeper's work: when few frames are ready, makes some ready before threads need them. Returns whether
     /// more frames should still be made ready.
     ///
     /// # Errors

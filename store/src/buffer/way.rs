@@ -9,8 +9,9 @@ use super::frame::{Frame, Latched};
 use super::snapshot::{Snapshot, kept};
 use crate::format::PageId;
 
-/// The inner pages on a thread's path down a tree. The thread moves its copies from its own slots into this path, and
-/// back afterwards. It does not clone them, because counting references would write to a word that all threads share.
+/// The inner pages on a thread's path down a tree. Each thread keeps copies of such pages. To go down a tree, the
+/// thread moves the copies that it needs into this path, and moves them back afterwards. It does not clone them,
+/// because counting references would write to a word that all threads share.
 #[derive(Debug)]
 pub(crate) struct Way<'p> {
     /// The number of the cache that the tree is in.
@@ -28,8 +29,8 @@ impl<'p> Way<'p> {
         Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
     }
 
-    /// Makes the path pin its pages. Invariant 50: once the pages are pinned, only a change by another thread can make
-    /// the descent fail, however few frames there are.
+    /// Makes the path pin its pages. Invariant 50: once the pages are pinned, the descent can fail only if another
+    /// thread changes one of them, however few frames the cache has.
     pub(crate) fn pinning(mut self) -> Self {
         self.is_pinning = true;
         self
@@ -56,7 +57,7 @@ impl<'p> Way<'p> {
         self.pages.last().map(|page| &**page)
     }
 
-    /// Adds an inner page that the caller has latched to the path, and returns a copy of it.
+    /// Adds an inner page, which the caller has latched, to the path. Returns a copy of the page.
     pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
         let at = self.pages.len();
         let copy = page.snapshot(self.pool);

@@ -18,8 +18,8 @@ pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 pub const DISK_DATA_OFFSET: u64 = 12288;
 /// The size of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 64;
-/// The largest block size of a device, in bytes. If a log is moved to a device with larger blocks, the first batch that
-/// is written there begins at a multiple of this size.
+/// The largest block size that a device may have, in bytes. If a log is moved to a device whose blocks are larger than
+/// the log's, the first batch that is written there begins at a multiple of this size.
 pub const LARGEST_BLOCK: u64 = 4096;
 
 /// The head of the log. It never changes while the log exists.
@@ -83,8 +83,8 @@ impl DiskHead {
     }
 }
 
-/// A slot records from which object on the log is needed. Of the two slots, the valid one with the larger number
-/// counts.
+/// One of the two slots of a log. A slot names the oldest object that is still needed. Of the two slots, the valid one
+/// with the larger number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSlot {
     /// The slot's number. Each new slot gets a larger number.
@@ -94,7 +94,7 @@ pub struct DiskSlot {
     /// The place (see [`DiskHead::offset`]) of the batch that contains the object `head`. If the log has no such batch
     /// yet, the place at which it will be written.
     pub place: u64,
-    /// The number of times that the log has been opened.
+    /// The number of times that the log had been opened when the slot was written.
     pub epoch: u32,
     /// The place where this epoch began. From this place on, only batches of this epoch count.
     pub began: u64,
@@ -138,11 +138,12 @@ pub struct Batch {
     pub objects: u32,
     /// The length of all objects together, in bytes.
     pub bytes: u64,
-    /// The number of times that the log had been opened when the batch was written.
+    /// The place of the batch in the log, from which its offset in the file follows.
     pub epoch: u32,
-    /// The place of the batch in the log, which decides its offset.
+    /// What the batch claims: before it was sealed, all objects with numbers below this one were durable. 0 if it
+    /// claims nothing.
     pub place: u64,
-    /// The number below which all objects were durable before the batch was sealed; 0 if the batch makes no such claim.
+    /// The block size in bytes to which the batch was padded; 0 if that is the size in the log's head.
     pub durable: u64,
     /// The batch was padded to blocks of this size in bytes; 0 for the size in the log's head.
     pub block_bytes: u32,
@@ -172,8 +173,8 @@ impl Batch {
         hash.digest()
     }
 
-    /// Decodes the header of the batch at this place, without verifying the checksum, because the objects have not been
-    /// read yet. Returns `None` if there is no header of a batch at this place.
+    /// Decodes the header of the batch at this place. Does not verify the checksum, because it also covers the objects,
+    /// which have not been read yet. Returns `None` if there is no header of a batch at this place.
     #[must_use]
     pub fn claimed(header: &[u8], place: u64) -> Option<Self> {
         Self::claimed_anywhere(header).filter(|it| it.place == place)

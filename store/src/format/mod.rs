@@ -49,8 +49,8 @@ pub fn log_seed(head: &[u8]) -> Option<u64> {
     on_blocks().or_else(|_| in_memory()).or_else(|_| RingsHead::decode(head).map(|it| it.seed)).ok()
 }
 
-/// The number of a log object. The numbers are consecutive, and of two changes of a page the later one has the larger
-/// number. 0 means no object.
+/// The number of a log object. Objects have consecutive numbers. If two objects change the same page, the later one has
+/// the larger number. 0 means no object.
 pub type Lsn = u64;
 /// The number of a page: the page's offset in the page file, divided by the page size.
 pub type PageId = u64;

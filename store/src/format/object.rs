@@ -18,16 +18,16 @@ const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
-/// The largest claim that an object can store. A claim says below which number all objects are durable. It is stored as
-/// the distance from the object's own number back to that number, plus one.
+/// The largest claim that an object can store. An object may claim that all objects below some number are durable. It
+/// stores this claim as the distance from its own number back to that number, plus one. 0 means that it claims nothing.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
 const UNDO_PAGES: u8 = 3;
 
-/// The value of the byte after the time in a commit that makes unlogged pages reachable. A bulk load has written these
-/// pages home without logging them.
+/// A bulk load writes pages home without logging them, and its commit makes these pages part of the table. The body of
+/// such a commit has this byte after the time.
 pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };
@@ -36,7 +36,7 @@ const SHORT: FormatError = FormatError::Short { what: "a log object" };
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Changes that are undone if their transaction does not commit.
+    /// Changes that recovery or a rollback undoes if their transaction does not commit.
     Update,
     /// Changes that undo an [`Update`](Self::Update): a compensation record. They themselves are never undone.
     Compensation,
@@ -47,7 +47,8 @@ pub enum ObjectKind {
     /// The transaction is complete, because it was rolled back, or because all pages that it no longer needs have been
     /// freed.
     End,
-    /// The undo of an earlier step of an open transaction, logged again without the step's changes.
+    /// The undo of one earlier step of an open transaction, logged again without the step's changes, so that the
+    /// earlier object can be discarded.
     Moved,
     /// All steps of a transaction have been logged again as [`Moved`](Self::Moved). The moved steps replace all earlier
     /// ones.
@@ -172,8 +173,8 @@ pub struct ObjectHeader {
     pub previous: Lsn,
     /// The number of times that the log had been opened when the object was written.
     pub epoch: u32,
-    /// The number below which all objects were durable before this object was sealed; 0 if the object makes no such
-    /// claim.
+    /// What the object claims: before it was sealed, all objects with numbers below this one were durable. 0 if it
+    /// claims nothing.
     pub durable: Lsn,
     /// The length of the object in bytes, including the header.
     pub bytes: u32,
@@ -279,15 +280,15 @@ impl<'a> Object<'a> {
         if self.header.kind == ObjectKind::Commit { u64_le(self.undo, 0) } else { 0 }
     }
 
-    /// Returns whether this is a commit that makes pages reachable that were written home without being logged.
+    /// Returns whether this is the commit of a bulk load whose pages were written home without being logged.
     #[must_use]
     pub fn leads_to_pages_at_home(&self) -> bool {
         self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
     }
 
-    /// For a commit that makes pages reachable that were not logged, returns the number of the superblock that was
-    /// written after these pages were home. Returns 0 for any other object, and if an earlier build has written the
-    /// object.
+    /// For the commit of a bulk load whose pages were not logged, returns the number of a superblock that was written
+    /// after these pages were home. Returns 0 for any other object, and for an object that an earlier build has
+    /// written.
     #[must_use]
     pub fn needed_superblock(&self) -> u64 {
         if self.leads_to_pages_at_home() { array(self.undo, 9).map_or(0, u64::from_le_bytes) } else { 0 }
@@ -315,8 +316,8 @@ pub fn seal_object(bytes: &mut [u8], lsn: Lsn, epoch: u32, seed: u64) {
 }
 
 /// Stores a claim in the object that will have the number `lsn`: all objects below `durable` are durable. The caller
-/// ensures that the claim is true, and calls this before it seals the object. If the distance from `lsn` to `durable`
-/// is too large to store, the object makes no claim.
+/// ensures that this is true, and calls this before it seals the object. If the distance from `lsn` back to `durable`
+/// is too large to store, the object claims nothing.
 pub fn claim_durable(bytes: &mut [u8], lsn: Lsn, durable: Lsn) {
     let claim = lsn.checked_sub(durable).map(|behind| behind + 1).filter(|claim| *claim <= LARGEST_CLAIM);
     put(bytes, DURABLE_AT, &claim.unwrap_or(0).to_le_bytes()[..3]);

@@ -16,8 +16,8 @@ pub const PAGE_HEADER_BYTES: usize = 48;
 
 const LSN_AT: usize = 8;
 const ID_AT: usize = 16;
-/// The offset in a page at which the page's image in the log begins. The image leaves out the bytes before this offset:
-/// checksum, LSN and number.
+/// The offset in a page at which the part begins that an image in the log contains. An image leaves out the bytes
+/// before this offset: checksum, LSN and number.
 pub(super) const KIND_AT: usize = 24;
 const LEVEL_AT: usize = 25;
 const COUNT_AT: usize = 26;
@@ -105,7 +105,8 @@ pub fn page_id(page: &[u8]) -> PageId {
     u64_le(page, ID_AT)
 }
 
-/// Returns the child left of all keys for an inner page, or the next page of the chain for an overflow page.
+/// Returns the page number in an extra field of the header. In an inner page it is the leftmost child; in an overflow
+/// page it is the next page of the chain.
 #[must_use]
 #[inline]
 pub fn extra(page: &[u8]) -> PageId {

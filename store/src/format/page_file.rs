@@ -9,8 +9,8 @@ use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
 use super::{Lsn, PageId, TxId};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-/// The version of the format. Version 1 could not move a transaction's steps forward in the log. Version 2 had no bulk
-/// loads. Version 3 did not record which changes are home.
+/// The version of the format. Version 1 had no objects that log the undo of a transaction's steps again. Version 2 had
+/// no bulk loads. Version 3 did not record which changes are home.
 const STORE_VERSION: u32 = 4;
 /// The first version whose superblocks have [`PageFileHead::home`].
 const FIRST_WITH_HOME: u32 = 4;
@@ -43,7 +43,8 @@ pub struct PageFileHead {
     pub log_first: u64,
     /// A number of a transaction. Every later transaction gets a larger number.
     pub last_tx: TxId,
-    /// The number of times that the store has been opened.
+    /// The page file has the changes of all log objects below this number, so the log may begin here. 0 if the number
+    /// is not known, because an earlier build has written the superblock.
     pub opened: u64,
     /// The changes of all log objects below this number are home, so the log may begin here. 0 if the number is not
     /// known, because an earlier build has written the superblock.

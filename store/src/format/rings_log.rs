@@ -8,10 +8,11 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
-/// The offset of the first ring's word. A ring's word holds the place (see [`RingsHead::offset`]) from which on the
-/// ring's content is still needed. Each word has a cache line of its own.
+/// The offset of the first ring's word. A ring's word holds the place (see [`RingsHead::offset`]) of the oldest byte in
+/// the ring that is still needed. Each word has a cache line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
-/// The offset of a word with the number of the first object of an even epoch. The next word is for odd epochs.
+/// The offset of two words that record at which objects epochs began. The first word is for epochs with even numbers,
+/// and the second one for epochs with odd numbers.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;
 /// The largest number of rings that a log can have.
 pub const MOST_RINGS: u64 = 32;
@@ -73,8 +74,8 @@ impl RingsHead {
         Ok(it)
     }
 
-    /// Returns the offset of the word with the number of an epoch's first object. Consecutive epochs use different
-    /// words, so writing the new epoch's word leaves the old one intact.
+    /// Returns the offset of the word that records with which object an epoch began. Two consecutive epochs use
+    /// different words, so writing the new epoch's word leaves the old one intact.
     #[must_use]
     pub fn began_at(&self, epoch: u32) -> u64 {
         RINGS_BEGAN_OFFSET + u64::from(epoch % 2) * 8

@@ -202,8 +202,8 @@ pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     })
 }
 
-/// Returns how many bytes a new cell and its slot may have together if they are to fit into the page. The page may have
-/// to be compacted first.
+/// Returns how much room the page has for one more cell together with its slot, in bytes. The page may have to be
+/// compacted to make that room.
 #[must_use]
 pub fn free_bytes(page: &[u8]) -> usize {
     (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))
@@ -292,7 +292,7 @@ pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Returns the bytes before the key in a leaf's cell, if the value is in the leaf.
+/// Makes the first bytes of a leaf's cell, before the key, for a value that is in the leaf itself.
 #[must_use]
 pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
     let mut head = [0; LEAF_CELL_HEAD];

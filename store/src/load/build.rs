@@ -15,7 +15,7 @@ const SLOT: usize = 2;
 #[derive(Debug)]
 struct Level {
     page: Vec<u8>,
-    /// The lower bound of the page's keys. All keys left of the page are below it.
+    /// The lower bound of the page's keys. The keys of all pages to the left are smaller than this bound.
     low: Vec<u8>,
 }
 
@@ -113,8 +113,8 @@ impl Builder {
         push_cell(page, cell).map_err(|_| Error::corrupt("a page that is being built"))
     }
 
-    /// Writes the last page of a level, adds it to the level above, and begins the level's next page. `low` is the
-    /// lower bound of the next page's keys.
+    /// Writes the last page of a level, adds a reference to it to the level above, and begins the level's next page.
+    /// `low` is the lower bound of the next page's keys.
     fn close(&mut self, level: usize, low: Vec<u8>, pages: &mut Pages) -> Result<(), Error> {
         let id = pages.next_id()?;
         let it = &mut self.levels[level];

@@ -71,8 +71,8 @@ impl Pages {
         let Self { writer, tx, table, backups, runs, left, .. } = self;
         let pool = writer.finish()?;
         for run in &runs {
-            // A thread that still followed an old reference to a page may have read the page into the cache before the
-            // load wrote it. So read the cached pages again.
+            // Another thread may have read one of these pages into the cache before the load wrote it, because that
+            // thread followed an outdated reference. So read the pages that are in the cache again.
             (run.first..run.first + run.count).try_for_each(|id| pool.read_anew(id))?;
         }
         tx.commit_load(&Loaded { table: &table, root, runs: &runs, spare: left, backups })

@@ -88,8 +88,8 @@ impl Writer {
         Self { pool, filling: Job::default(), worker: None }
     }
 
-    /// Writes a page now or later. The page gets the LSN `head`, which was the log's head when the page's run was
-    /// allocated. It is the number of a durable object, as [`Pool::write_past`] demands.
+    /// Writes a page now or later. The page gets the LSN `head`. When the run of this page was allocated, `head` was
+    /// the oldest object in the log. It is the number of a durable object, as [`Pool::write_past`] demands.
     pub(super) fn write(&mut self, id: PageId, head: Lsn, page: &[u8]) -> Result<(), Error> {
         let most = WRITE_BYTES / page.len();
         if self.filling.count > 0 && id != self.filling.first + self.filling.count as u64 {

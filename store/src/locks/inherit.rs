@@ -1,5 +1,5 @@
-//! Speculative lock inheritance: a transaction leaves its intention locks on tables to the next transaction on the same
-//! thread, which uses them without a request.
+//! Speculative lock inheritance: when a transaction ends, it can leave its intention locks on tables to the next
+//! transaction on the same thread. That transaction then uses them without requesting them from the lock table.
 //!
 //! The first transaction that requests a conflicting lock takes away inherited locks that are not in use.
 

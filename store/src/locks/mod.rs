@@ -32,7 +32,7 @@ pub(crate) use self::ranges::{KeyRange, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
-/// The number of places for inherited locks. A thread's number selects its place.
+/// The number of places in which threads keep locks for their next transactions. A thread's number selects its place.
 const THREADS: usize = 64;
 /// The largest number of locks that a thread's place keeps for the next transaction.
 const MOST_LEFT: usize = 32;
@@ -103,8 +103,9 @@ pub(crate) struct Held {
     /// back to the place of `thread` when the transaction ends.
     left: Vec<(Left, bool)>,
     thread: Option<usize>,
-    /// The log object on which the transaction depends. What the transaction has read is certain only once this object,
-    /// and all before it, are durable. So the transaction's own commit waits for them.
+    /// The newest commit of another transaction on which this transaction depends, as the number of its log object.
+    /// Until that object and all earlier ones are durable, a crash could undo what this transaction has read. So the
+    /// transaction's own commit waits for them.
     depends_on: u64,
 }
 
@@ -119,7 +120,8 @@ impl Held {
         }
     }
 
-    /// Returns how many locks the transaction holds, without inherited ones. A range counts once per part.
+    /// Returns how many locks the transaction holds, not counting inherited ones. A range counts once for each part of
+    /// the lock table.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.locks.len()
@@ -250,8 +252,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Waits in the queue of a part. Returns true if the granted lock is new to the owner, and false if the owner had
-    /// it in a weaker mode.
+    /// Waits in the queue of a part until the lock is granted. Returns true if the lock is new to the owner, and false
+    /// if the owner held the same lock in a weaker mode before.
     fn wait(
         &self,
         at: usize,
@@ -312,7 +314,8 @@ impl Locks {
     }
 
     /// Releases the lock on a table whose creation was undone. The transaction goes on, and keeps its locks on the
-    /// table's rows until it ends. Until then, snapshots use the old versions of these rows that it has noted.
+    /// table's rows until it ends. Until then, snapshots use the old versions that the transaction has noted for these
+    /// rows.
     pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);
@@ -324,8 +327,8 @@ impl Locks {
         self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
     }
 
-    /// Leaves locks to the next transaction on the thread: those that were left to this transaction (the first
-    /// `inherited` entries), and those that this transaction adds.
+    /// Leaves locks to the next transaction on the thread. The first `inherited` entries of `left` are locks that an
+    /// earlier transaction left to this one. The entries after them are locks that this transaction adds.
     fn leave(&self, held: &mut Held, inherited: usize) {
         let Some(thread) = held.thread.take() else { return };
         for (left, is_used) in held.left.iter_mut().take(inherited).filter(|(_, is_used)| *is_used) {

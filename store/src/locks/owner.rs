@@ -18,7 +18,7 @@ pub(crate) struct Owner {
     parker: Parker,
 }
 
-/// The outcome of a wait for a lock, so far.
+/// The state of an owner's wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Waits,

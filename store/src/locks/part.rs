@@ -37,8 +37,9 @@ pub(super) struct Part {
     /// Table locks that transactions have left to the next transactions on their threads.
     left: Vec<Left>,
     waiting: Vec<Waiting>,
-    /// The log object on which the readers of this part depend. What a transaction reads under this part's locks is
-    /// certain only once this object, and all before it, are durable. So the transaction's own commit waits for them.
+    /// The newest commit whose changes a transaction can read under this part's locks, as the number of its log object.
+    /// Until that object and all earlier ones are durable, a crash could undo these changes. So the commit of a
+    /// transaction that has read them waits for these objects.
     early: u64,
 }
 
@@ -129,10 +130,11 @@ impl Part {
         against
     }
 
-    /// Returns the owners for whom a request has to wait: those that hold conflicting locks, and those of conflicting
-    /// requests among the first `ahead` in the queue. Two kinds of request overtake the queue: one whose owner already
-    /// has the lock in a weaker mode, and one for a row in a range that its owner has read. A request also overtakes
-    /// every queued request that waits for its owner, because otherwise the two would wait for each other.
+    /// Returns the owners for whom a request has to wait: owners of conflicting locks, and owners of conflicting
+    /// requests among the first `ahead` in the queue. Some requests do not wait for the queue. One kind asks for a
+    /// stronger mode of a lock that its owner already has. Another kind asks for a row in a range that its owner has
+    /// locked. Finally, no request waits for a queued request that itself waits for this request's owner, because
+    /// otherwise the two would wait for each other.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
         if ahead > 0 && !self.is_upgrade(owner, target) {
@@ -146,8 +148,8 @@ impl Part {
         against
     }
 
-    /// Returns whether the owner already holds a lock that covers the target. If so, the request must not queue behind
-    /// owners that wait for that lock.
+    /// Returns whether the owner already holds a lock on the target, or on a range that contains it. Other owners in
+    /// the queue may be waiting for that lock, so the request must not queue behind them.
     fn is_upgrade(&self, owner: u64, target: &Target) -> bool {
         let holds = self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
         holds

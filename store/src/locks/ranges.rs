@@ -1,5 +1,5 @@
-//! Locked ranges of keys of one table. Each owner's ranges are merged and sorted. So looking at one owner takes time
-//! logarithmic in the number of that owner's ranges, and a request looks at each owner once.
+//! Locked ranges of keys of one table. Each owner's ranges are sorted, and ranges that touch each other are merged. A
+//! request checks each owner once. Such a check takes time logarithmic in the number of that owner's ranges.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -133,8 +133,8 @@ impl Ranges {
         others.filter(move |(_, merged)| merged.has(&from, &to)).map(|(other, _)| *other)
     }
 
-    /// Adds a range. Returns whether it is the owner's first one. The caller notes only the first, because all of an
-    /// owner's ranges are released together.
+    /// Adds a range. Returns whether it is the owner's first one. The caller records only the first range in the
+    /// owner's list of locks, because all of an owner's ranges are released together.
     pub(super) fn add(&mut self, owner: u64, range: &KeyRange) -> bool {
         let is_first = !self.0.contains_key(&owner);
         let merged = self.0.entry(owner).or_default();

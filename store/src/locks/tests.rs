@@ -178,7 +178,8 @@ fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
             thread::yield_now();
         }
         let taken = locks.take(&mut third_held, &third.0, third.1, SHORT);
-        // Releases the locks before the assertion, so that the second owner does not wait on if the assertion fails.
+        // Releases the locks before the assertion. Otherwise the second owner would go on waiting if the assertion
+        // fails.
         locks.release(&mut third_held, 0);
         locks.release(&mut first_held, 0);
         assert_eq!(taken, Err(Refused::Timeout), "{third:?} overtakes {second:?}");
@@ -198,8 +199,8 @@ fn whoever_waits_for_a_range_or_for_a_row_in_it_is_not_overtaken() {
     waits_behind([(row("k"), Mode::Shared), change, scan]);
 }
 
-/// Lets one owner hold the locks `has`, and others wait for the locks `other`. The first owner then takes `wants`, and
-/// no owner has to give way.
+/// Lets one owner hold the locks `has`, while other owners wait for the locks `other`. Then the first owner takes the
+/// lock `wants`. No owner has to give way.
 fn goes_first(has: &[Target], other: &[(Target, Mode)], wants: &Target) {
     let locks = Locks::new(false);
     let mut one = Held::new(1);

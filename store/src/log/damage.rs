@@ -1,9 +1,9 @@
 //! Searches for objects beyond the apparent end of a log, and decides whether they prove that the log is damaged.
 //!
-//! Invariant 48: each object or batch claims below which number all objects were durable before it was written. If a
-//! claim covers a missing object, the log is damaged, no matter when the claim was written. The reason is that a
-//! durable object stays durable, and that no claim ever covers an object that a recovery has cut off. If no claim
-//! covers a missing object, a crash may have cut the log at this place, and the log ends there.
+//! Invariant 48: an object or a batch may claim that all objects below some number were durable before it was written.
+//! If a claim covers a missing object, the log is damaged, however old the claim is. The reason is that a durable
+//! object stays durable, and that no claim ever covers an object that a recovery has cut off. If no claim covers the
+//! missing object, a crash may have prevented it from becoming durable. The log then ends at this place.
 
 use duralite_medium::Nvm;
 
@@ -63,7 +63,7 @@ impl Beyond {
     }
 }
 
-/// The way in which the caller reacts to damage: with an error, or by accepting that the log ends there.
+/// The caller's reaction to damage. It returns an error, or accepts that the log ends there.
 pub(crate) type OnDamage<'a> = dyn FnMut(Damage) -> Result<(), Error> + 'a;
 
 /// Reacts to damage with an error.
@@ -94,8 +94,8 @@ impl Damage {
     }
 }
 
-/// Searches part of a memory for valid objects with numbers from `next` on, and adds them to `beyond`. `seed_at` gives
-/// the seed with which an object at an offset would be sealed.
+/// Searches part of a memory for valid objects with numbers from `next` on, and adds them to `beyond`. `seed_at`
+/// returns the seed of the checksum that an object at a given offset must have.
 pub(crate) fn look_beyond(
     nvm: &dyn Nvm,
     (from, to): (u64, u64),
@@ -128,7 +128,7 @@ pub(crate) fn look_beyond(
     }
 }
 
-/// Returns the number and the length of the object whose header may begin with this line.
+/// Decodes an object's number and length from the first 64 bytes of its header. These bytes may not be a header at all.
 fn claimed(line: &[u8]) -> (Lsn, u64) {
     let word = |at: usize| line.get(at..at + 8).and_then(|word| <[u8; 8]>::try_from(word).ok());
     let lsn = word(8).map_or(0, u64::from_le_bytes);

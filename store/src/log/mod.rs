@@ -1,8 +1,8 @@
 //! The log: a sequence of objects with consecutive numbers. A prefix of it is durable.
 //!
-//! Invariant 30: recovery finds the longest run of valid objects from the head on that has no gap and no decreasing
-//! epoch. Every acknowledged commit is in that run, because the store acknowledges a commit only when everything up to
-//! it is durable.
+//! Invariant 30: recovery finds the longest run of valid objects that begins at the head, has no gap, and has no
+//! decreasing epoch. Every acknowledged commit is in that run, because the store acknowledges a commit only when
+//! everything up to it is durable.
 
 mod damage;
 pub(crate) mod disk;
@@ -25,7 +25,7 @@ pub(crate) const BEYOND: u64 = 1 << 62;
 pub(crate) struct Named {
     /// The seed of the log's checksums.
     pub(crate) seed: u64,
-    /// The log object below which all changes are home; 0 if that is not known.
+    /// The page file has the changes of all log objects below this number; 0 if that is not known.
     pub(crate) home: Lsn,
 }
 
@@ -40,8 +40,8 @@ impl Named {
 
     /// Checks that a log that begins with the object `head` still has every change that the page file may lack.
     ///
-    /// Invariant 76: the page file records that changes are home before the log discards them. So if the log has
-    /// discarded more changes than that, this is an older copy of the page file.
+    /// Invariant 76: before the log discards objects, the page file records that it has their changes. So if the log
+    /// has discarded objects beyond that record, this page file is an older copy.
     fn check_head(self, head: Lsn) -> Result<(), Error> {
         let Self { home, .. } = self;
         if home == 0 || head <= home {
@@ -51,8 +51,8 @@ impl Named {
         }
     }
 
-    /// Returns whether a log that ends before the object `next` lacks durable objects. That is so if the page file says
-    /// that the changes of the object `next` are home.
+    /// Returns whether durable objects are missing from a log that ends before the object `next`. That is so if the
+    /// page file records that it has the changes of that object.
     fn proves(self, next: Lsn) -> bool {
         self.home > next
     }
@@ -85,9 +85,9 @@ pub(crate) struct Space {
 /// Counts of what the log has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogCounters {
-    /// The length of all appended objects, in bytes.
+    /// The number of writes to the log's medium; in persistent memory, the number of stores.
     pub(crate) bytes: u64,
-    /// The number of groups of objects that were written, or of objects that were made persistent.
+    /// The number of flushes of the log's medium; in persistent memory, the number of fences.
     pub(crate) writes: u64,
     /// The number of flushes of a device, or of fences.
     pub(crate) flushes: u64,
@@ -106,10 +106,10 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// returned.
     fn next(&self) -> Lsn;
 
-    /// Returns the number below which all objects are durable.
+    /// Returns a number below which all objects are durable. Later objects may be durable too.
     fn durable(&self) -> Lsn;
 
-    /// Returns the number below which objects are no longer needed.
+    /// Returns the number of the log's head. Objects below the head are no longer needed.
     fn head(&self) -> Lsn;
 
     /// Makes everything up to the object `upto` durable.
@@ -140,7 +140,7 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Returns what the log has done so far.
     fn counters(&self) -> LogCounters;
 
-    /// Returns about how many bytes of ordinary memory the log takes at most.
+    /// Returns about how much ordinary memory the log may take, in bytes.
     fn memory_bytes(&self) -> u64;
 
     /// Returns how the log makes commits durable, as text to be displayed.

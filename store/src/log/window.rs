@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::format::Lsn;
 use crate::sync::pause;
 
-/// The next number, the marks of the objects that are done, and the number below which all objects are done.
+/// The number of the next object, a mark for each object that is persistent, and the number below which all objects are
+/// persistent.
 #[derive(Debug)]
 pub(super) struct Window {
     done: Box<[AtomicU64]>,
@@ -16,8 +17,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Makes a window that begins with the object `first`. At most `objects` objects, a power of two, may be in it at a
-    /// time.
+    /// Makes a window that begins with the object `first`. It has room for `objects` objects at a time, which must be a
+    /// power of two.
     pub(super) fn new(objects: u64, first: Lsn) -> Self {
         Self {
             done: (0..objects).map(|_| AtomicU64::new(0)).collect(),
@@ -53,7 +54,8 @@ impl Window {
         self.slot(lsn).store(lsn, Ordering::SeqCst);
     }
 
-    /// Moves `durable` forward over all objects that are done. Returns the number below which all objects are durable.
+    /// Moves `durable` forward over all objects that are marked as persistent. Returns the number below which all
+    /// objects are durable.
     pub(super) fn advance(&self) -> Lsn {
         let mut at = self.durable();
         while at < self.next() && self.slot(at).load(Ordering::SeqCst) == at {

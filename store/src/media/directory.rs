@@ -1,7 +1,7 @@
 //! A store in a directory. The pages are in the file `pages`, the log is in `log` or `log.nvram`, and `lock` keeps
 //! other processes out.
 //!
-//! Invariant 75: if the log is in another directory, its name contains the log's number, which the store draws at
+//! Invariant 75: if the log is in another directory, the log's name contains the log's number, which the store draws at
 //! random and keeps in its page file. So a store never writes to the log of another store, and never replaces or
 //! deletes it. This holds even if the other store was at the same path earlier, or if one store was restored from a
 //! backup of the other.
@@ -27,8 +27,8 @@ use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// The name of the page file while it is being copied from a backup or from another store. Nobody chooses this name by
-/// hand, so a file of this name can be removed.
+/// The name of the page file while it is being copied from a backup or from another store. People do not give this name
+/// to files of their own, so the store may remove a file of this name.
 const COPY: &str = "pages.unfinished-copy";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
@@ -76,12 +76,13 @@ impl Directory {
         }
         let path = self.dir.join(UNFINISHED);
         let has_pages = path.exists();
-        // A log is made here only after these pages. So without them, a log here belongs to a store.
+        // The store makes `UNFINISHED` before it makes a log. So if `UNFINISHED` does not exist, a log in this
+        // directory belongs to a complete store.
         let logs: &[&str] = if has_pages { &KINDS } else { &[] };
-        // If the pages are a copy, the log that they name may belong to another store. A copy gets the name
-        // `UNFINISHED` only when it no longer names that log. But earlier builds, which did not record `home`, named a
-        // copy `UNFINISHED` from the start. So remove the log only if the pages record `home`, or if they were never
-        // opened, which shows that they are no copy.
+        // If these pages are a copy, the log that they name may belong to another store. This build gives a copy the
+        // name `UNFINISHED` only when the copy no longer names that log. But earlier builds, which did not record
+        // `home`, gave a copy that name from the start. So remove the log only if the pages record `home`, or if no
+        // store was ever opened with them, which shows that they are no copy.
         if has_pages
             && let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
@@ -89,13 +90,13 @@ impl Directory {
         {
             let _ = self.remove_log(head.log_seed);
         }
-        // Removes the pages last. If a crash interrupts this, the next attempt can still read in the pages which log to
-        // remove.
+        // Removes the pages last. If a crash interrupts this, the next attempt can still learn from the pages which log
+        // it has to remove.
         self.remove_in_order(logs, &[COPY, UNFINISHED]);
     }
 
-    /// Removes files of a store that is being made, as far as possible. Even after a power failure, the files of the
-    /// second list are gone only if all files of the first list are.
+    /// Removes files of a store that is being made, as far as possible. The removal of the files in `first` is durable
+    /// before a file in `then` is removed.
     fn remove_in_order(&self, first: &[&str], then: &[&str]) {
         for names in [first, then] {
             for name in names {
@@ -106,8 +107,8 @@ impl Directory {
     }
 
     /// Makes a store in the directory, which was empty before this process took the lock. If that fails, empties the
-    /// directory again, so that another attempt can use it. The lock is held all the time, so nothing of another
-    /// process is removed.
+    /// directory again, so that another attempt can use it. This process holds the lock all the time, so it removes
+    /// nothing that another process has made.
     pub(crate) fn make<T>(&self, make: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
         let dir = &self.dir;
         // Another process may have made a store here before this process took the lock.
@@ -129,7 +130,7 @@ impl Directory {
         made
     }
 
-    /// Opens a file, or makes it. Returns an error if the file exists although it `has_to_be_new`.
+    /// Opens a file, or makes it. If `has_to_be_new`, returns an error if the file exists.
     fn file(&self, path: &Path, has_to_be_new: bool) -> Result<File, Error> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).create_new(has_to_be_new).truncate(false);
@@ -138,8 +139,8 @@ impl Directory {
         Ok(file)
     }
 
-    /// Copies the pages of a backup or of another store into the directory, as part of making a store. The caller ensures
-    /// that the copy names no log of another store, and then calls [`has_copied`](Self::has_copied).
+    /// Copies the pages of a backup or of another store into the directory, as part of making a store. The caller then
+    /// makes sure that the copy names no log of another store, and after that calls [`has_copied`](Self::has_copied).
     pub(crate) fn copy_pages(&self, pages: &Path) -> Result<Arc<dyn Block>, Error> {
         let path = self.dir.join(COPY);
         fs::copy(pages, &path).map_err(|error| Error::io("copying", pages, error))?;
@@ -207,7 +208,7 @@ pub(crate) fn nothing_there(dir: &Path) -> Error {
     Error::NotAStore { path: dir.to_owned(), why }
 }
 
-/// Returns the error for a log that is not in its store's own directory.
+/// Returns the error for a log that is missing from its store's own directory.
 fn no_log_beside(path: &Path) -> Error {
     let what = format!(
         "the store's log is not there, at {}; if it is in another directory, as in NVRAM, name that directory, and \
@@ -223,7 +224,7 @@ pub(crate) fn prepare_store(dir: &Path) -> Result<(), Error> {
     if is_unfinished(dir) { Ok(()) } else { prepare(dir) }
 }
 
-/// Returns whether an attempt to make a store in the directory was interrupted, or goes on now.
+/// Returns whether a store is being made in the directory, or an attempt to make one was interrupted.
 fn is_unfinished(dir: &Path) -> bool {
     !dir.join(PAGES).exists() && [COPY, UNFINISHED].iter().any(|name| dir.join(name).exists())
 }
@@ -298,7 +299,8 @@ impl Media for Directory {
             LogMedium::Nvram(dir) => Some(LogsOf::new(dir, &self.dir)?),
             LogMedium::Disk | LogMedium::Emulated => None,
         };
-        // In the store's own directory, the next log replaces this one only if both are of the same kind.
+        // In the store's own directory, a new log overwrites this one only if both are of the same kind. So remove the
+        // log in any case.
         let find = |kind| match &logs {
             Some(logs) => logs.find(number, kind),
             None => Some(self.dir.join(kind)).filter(|path| number_in(path) == Some(number)),
@@ -385,10 +387,10 @@ impl<'a> LogsOf<'a> {
         })
     }
 
-    /// Returns the path of the log with this number, if it exists. The path in a log's name matters too: a copy of the
-    /// store has the same number, and must not use the log of its original.
+    /// Returns the path of the log with this number, if it exists. The name of a log also contains the path of its
+    /// store. The reason is that a copy of a store has the same log number, but must not use the log of the original.
     fn find(&self, number: u64, kind: &str) -> Option<PathBuf> {
-        // Earlier builds named a log only by the store's path.
+        // Earlier builds derived the name of a log only from the store's path.
         let earlier = self.dir.join(format!("{}.{kind}", self.stem));
         let named = Some(self.named(number, kind)).filter(|path| path.exists());
         named.or_else(|| Some(earlier).filter(|path| number_in(path) == Some(number)))
@@ -425,7 +427,7 @@ fn ending(number: u64, kind: &str) -> String {
     format!("{number:016x}.{kind}")
 }
 
-/// Returns the number of the log in a file, if there is one.
+/// Returns the number of the log that a file contains, if it contains one.
 fn number_in(path: &Path) -> Option<u64> {
     let mut head = Vec::new();
     File::open(path).ok()?.take(64).read_to_end(&mut head).ok()?;

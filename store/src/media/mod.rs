@@ -18,8 +18,8 @@ pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
 use crate::error::Error;
 
-/// Says which log of a store is meant. The store has drawn the log's number at random. Media that have room for only
-/// one log, and that no other store uses, need not distinguish logs.
+/// Says which log of a store is meant, by a number that the store has drawn at random. Media that have room for only
+/// one log, and that no other store uses, can ignore it.
 ///
 /// ```
 /// use duralite_store::WhichLog;
@@ -27,7 +27,7 @@ use crate::error::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhichLog {
-    /// The store makes this log now. It no longer needs any other.
+    /// A log that the store makes now. The store no longer needs any earlier log.
     New(u64),
     /// The log that the store's page file names.
     Existing(u64),
@@ -69,8 +69,8 @@ pub trait Media: fmt::Debug {
     /// Errors of the system.
     fn block_log(&self, log: WhichLog) -> Result<Arc<dyn Block>, Error>;
 
-    /// Opens the memory for a log in memory, which may grow to `bytes` bytes. The store calls this if it has such a log
-    /// or makes one.
+    /// Opens the memory for a log in memory. The log may grow to `bytes` bytes. The store calls this if it has such a
+    /// log or makes one.
     ///
     /// # Errors
     /// Errors of the system.

@@ -1,7 +1,7 @@
 //! Reads rows as of one moment, without locks.
 //!
 //! A snapshot takes a row from the row's page, unless [`Versions`](crate::versions::Versions) has an older version for
-//! the snapshot. It reads the page first, and looks for versions after that (invariant 56).
+//! the snapshot. It reads the page first, and looks for older versions only after that (invariant 56).
 
 mod scan;
 mod stream;
@@ -88,8 +88,8 @@ impl Snapshot {
         }
         let seen = versions.open();
         // Each transaction that the snapshot shows stored the number of its commit in `newest_commit` before
-        // `versions.open` returned. So the number that is read here is not below the number of any of these commits.
-        // The snapshot does not force later objects. Such a force would write them in a block for which no transaction
+        // `versions.open` returned. So the number that is read here is at least as high as the number of each of these
+        // commits. The snapshot does not force later objects, because that might write a block for which no transaction
         // has reserved room in the log.
         let upto = engine.newest_commit.load(Ordering::SeqCst);
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);

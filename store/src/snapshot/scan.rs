@@ -189,8 +189,8 @@ impl DoubleEndedIterator for SnapshotScan {
     }
 }
 
-/// Merges the rows of a leaf with the noted versions of rows in the range. If a row has a noted version, that version
-/// counts.
+/// Merges the rows of a leaf with the noted versions of rows in the range. If a row has a noted version, uses that
+/// version.
 fn merge(leaf: &LeafCopy, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
     let mut changed = changed.rows.into_iter().peekable();
     let mut found = Vec::new();
@@ -214,8 +214,8 @@ fn row(key: &[u8], image: &Image) -> Result<Option<Found>, Error> {
     match image {
         Image::Absent => Ok(None),
         Image::Cell(cell) => row_of_cell(key, cell).map(Some),
-        // A copied value is long, so it is read later, by the key. A damaged value is read later too, and that read
-        // reports the error.
+        // Only long values are copied, so the scan reads this value later, by the key. A damaged value is read later
+        // too, and that read reports the error.
         Image::Copied(_) | Image::Damaged => Ok(Some((key.to_vec(), None))),
     }
 }

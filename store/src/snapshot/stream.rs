@@ -58,7 +58,7 @@ fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<
     Ok(Some(ValueReader::new(len, long)))
 }
 
-/// The place of the rest of a value.
+/// Where the rest of a value is.
 enum Rest<'s> {
     /// In pages, as long as the row has not changed since the pages were found.
     Pages(Chain<'s>),

@@ -9,11 +9,12 @@ use crate::error::Error;
 use crate::format::{Lsn, PageId, is_set, lsn, pages_in_use};
 use crate::pager::Pager;
 
-/// The number of pages that are checked at a time, while their space maps are latched.
+/// The number of pages that are checked at a time. Their space maps are latched meanwhile.
 const PAGES_AT_A_TIME: u64 = 512;
 
 impl Space {
-    /// Returns how many pages the file must keep: those in use, and those that undoing open transactions may need.
+    /// Returns how many pages the file must keep: the pages in use, the pages that are reserved for the undo of open
+    /// transactions, and some spare ones.
     pub(crate) fn pages_wanted(&self) -> PageId {
         let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + SPARE_PAGES;
         self.first_map + pages + pages.div_ceil(self.bits - 1)

@@ -20,11 +20,12 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
-/// The number of free pages that a change has to leave for undo and for its reservations. With these pages,
-/// transactions can remove rows even when the disk is full.
+/// The number of free pages that a change has to leave over. They are for undo, and for the pages that a change
+/// reserves for its undo. So transactions can remove rows even when the disk is full.
 const SPARE_PAGES: u64 = 32;
-/// The largest number of searches for free pages in one call. A search is repeated if it fails because other
-/// transactions freed pages before the place where it began. In practice this is no limit.
+/// The largest number of searches for free pages in one call. A search may miss pages that other transactions free
+/// meanwhile, before the place where the search began. If it finds too few pages for this reason, the call searches
+/// again. In practice the limit is never reached.
 const MOST_LOOKS: u32 = 1000;
 
 /// The purpose for which pages are needed.
@@ -41,16 +42,16 @@ pub(crate) enum Purpose {
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
-    /// No free page has a smaller number than this. The number is counted from the first map.
+    /// No free page is before this one. The first map counts as page 0 here.
     hint: AtomicU64,
-    /// The number of pages other than maps that are in use or have been found for use.
+    /// The number of pages that are in use, or that a thread has found and is about to use. Maps do not count.
     used: AtomicU64,
     /// The number of pages that are reserved for the undo of open transactions.
     kept: AtomicU64,
     runs: Mutex<Runs>,
 }
 
-/// A page found for use, and the change of its map that marks the page as in use.
+/// A free page that a thread has found, and the change of the page's map that marks the page as in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenPage {
     pub(crate) id: PageId,
@@ -59,8 +60,8 @@ pub(crate) struct GivenPage {
     pub(crate) set: Change<'static>,
 }
 
-/// Pages found for use, with their maps latched. They count as in use once a log object has recorded that, together
-/// with their content.
+/// Free pages that a thread has found, and their latched maps. The pages become pages in use when a log object has
+/// recorded this together with their content.
 #[derive(Debug)]
 pub(crate) struct Given<'s> {
     space: &'s Space,
@@ -152,10 +153,10 @@ impl Space {
         self.kept.fetch_sub(pages, Ordering::SeqCst);
     }
 
-    /// Makes the file large enough for a later [`find`](Self::find), for a caller that holds no latch yet. Growing the
-    /// file ends with a flush. If the file grew under latches, every thread that needs a latched page would wait for
-    /// that flush. If other threads use the pages before the caller does, `find` grows the file under latches all the
-    /// same.
+    /// Makes the file large enough for a later [`find`](Self::find). The caller holds no latch yet. Growing the file
+    /// ends with a flush. If the caller let `find` grow the file while it holds latches, every thread that needs a
+    /// latched page would wait for that flush. This still happens if other threads use up the pages before the caller
+    /// does.
     ///
     /// # Errors
     /// An error of the medium, but none if the disk is full. Then `find` decides whether there are enough pages.
@@ -186,8 +187,8 @@ impl Space {
         };
         self.make_room(pager, used + spare)?;
         for look in 1.. {
-            // The file certainly has enough free pages. But some may have been freed during the search, before the
-            // place where it began. So search again if this search fails.
+            // The file certainly has enough free pages. But other threads may have freed some of them during the
+            // search, before the place where it began. So if this search finds too few pages, search again.
             let found = self.look(pager, &mut given)?;
             if found.is_ok() || look == MOST_LOOKS {
                 return found.map(|()| given);
@@ -199,7 +200,8 @@ impl Space {
         Ok(given)
     }
 
-    /// Searches for the first free pages once. Returns the inner error if the file has to grow for that, but cannot.
+    /// Searches once for free pages, and takes the first ones in the file. Returns the inner error if the file would
+    /// have to grow for that, but cannot.
     fn look<'s>(&self, pager: &'s Pager, given: &mut Given<'s>) -> Result<Result<(), Error>, Error> {
         let hint = self.hint.load(Ordering::SeqCst);
         let mut first_free = None;

@@ -1,8 +1,8 @@
 //! Runs of adjacent pages, for a bulk load that writes them home without the cache.
 //!
-//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again.
-//! Recovery could not redo the changes if a load's write had torn the page. So a run contains only pages that were not
-//! freed after the log's head, because no object in the log refers to these.
+//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again. If
+//! a load's write had torn such a page, recovery could not redo these changes. So a run contains only pages to which no
+//! object in the log refers: pages that were freed before the log's head.
 
 use std::sync::atomic::Ordering;
 
@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, Undo, first_clear, is_set};
 use crate::pager::{Author, Logged, Pager};
 
-/// The length of the shortest run that the store takes if a load wants at least this many pages. The store leaves
-/// shorter runs to other uses.
+/// The shortest run of pages that the store gives to a load, unless the load wants even fewer pages. Shorter runs stay
+/// free for other uses.
 const SHORTEST: u64 = 64;
 
 impl Space {
@@ -133,8 +133,8 @@ impl Space {
         self.runs.lock().is_forgotten(page, head)
     }
 
-    /// Returns whether the page at home has to be valid, unless a newer version is in the cache. A page that is free,
-    /// or that a load is writing, need not be valid.
+    /// Returns whether the page is in use, and no load is writing it. If so, its version in the page file is valid,
+    /// unless a newer version is only in the cache.
     ///
     /// # Errors
     /// Errors of reading the map.

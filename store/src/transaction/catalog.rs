@@ -64,8 +64,8 @@ impl Transaction {
 
     /// Drops a table with all its rows. Returns whether the table existed. Once the transaction has committed, the
     /// store refuses handles of the table, and frees the table's pages in the background, even after a crash. If the
-    /// transaction does not commit, the table stays. The transaction waits for other transactions that use the table,
-    /// and after that others wait for it.
+    /// transaction does not commit, the table stays. The transaction waits for other transactions that use the table.
+    /// From then until it ends, other transactions have to wait if they want to use the table.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -170,8 +170,7 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// Reverts what steps have changed in the handles of tables, for all steps after the first `steps`. The caller has
-    /// undone these steps.
+    /// Makes the handles of tables as they were after the first `steps` steps. The caller has undone all later steps.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;
@@ -190,7 +189,8 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// Updates the handles of tables, after the transaction has committed and its end was recorded for snapshots.
+    /// Updates the handles of tables after the transaction has committed. The caller has already recorded for snapshots
+    /// that the transaction has ended.
     pub(super) fn tables_committed(&mut self) {
         if let Some(table) = self.loaded.take() {
             self.engine().tables.loaded(&table, &self.engine().versions);

@@ -54,7 +54,7 @@ impl Transaction {
         let admitted = self.admit(intent.bytes)?;
         let mut chain = 0;
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
-        // Holds the mutex until the step is on the list, but not while it waits for room.
+        // Holds the mutex `busy` until the step is on the transaction's list, but not while it waits for room.
         let mut busy = undoable.busy.lock();
         let mut noting = None;
         let outcome = loop {

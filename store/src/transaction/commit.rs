@@ -168,7 +168,8 @@ impl Transaction {
         let engine = &self.running.engine;
         if !engine.controls.keep(Rule::LockUntilLogged) {
             engine.locks.release(self.held.get_mut(), 0);
-            // Gives other transactions time to see uncommitted changes, so that a test notices the broken rule.
+            // A test has broken the rule. Gives other transactions time to see uncommitted changes, so that the test
+            // notices.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         self.close_steps();
@@ -185,7 +186,8 @@ impl Transaction {
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {
             self.running.engine.locks.release(self.held.get_mut(), upto);
-            // Gives other transactions time to end before this one, so that a test notices the broken rule.
+            // A test has broken the rule. Gives other transactions time to end before this one, so that the test
+            // notices.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         let noted = self.end_for_snapshots();

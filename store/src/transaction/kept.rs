@@ -32,8 +32,8 @@ struct Leaf {
     pages: u64,
 }
 
-/// Returns how many splits of a leaf are needed at most until `freed` bytes fit in again. After a split, each half has
-/// a quarter of a page free.
+/// Returns how many times a leaf has to be split, at most, until `freed` more bytes fit into it. After a split, each
+/// half has a quarter of a page free.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
@@ -48,8 +48,8 @@ pub(super) struct Renamed {
 }
 
 impl Kept {
-    /// Reserves the pages that undoing a change of a cell may need. `shorter` is the number of bytes that the cell
-    /// loses. The caller has the leaf latched.
+    /// Reserves pages for the undo of a change that makes a cell shorter by `shorter` bytes. The caller has the leaf
+    /// latched.
     pub(super) fn keep_pages(
         &mut self,
         engine: &Engine,
@@ -69,8 +69,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Gives back the room in the log for the steps after the first `steps`. The caller has undone these steps. Gives
-    /// back reserved pages only if no step is left.
+    /// Gives back the room in the log for the steps after the first `steps`, which the caller has undone. `room` is
+    /// what the transaction had reserved before these steps. Gives back reserved pages only if no step is left.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,

@@ -1,9 +1,9 @@
 //! A bulk load as a transaction. The transaction allocates pages, and its caller writes them home. One log object
 //! commits the load and adds the pages to the table.
 //!
-//! Invariant 53: the commit is logged only when the pages are durable at home. No earlier object makes them
-//! reachable. If the load does not commit, undo frees the pages like those of any other step. If there is an
-//! archive, or if a backup may lack the pages, images of the pages are logged before the commit.
+//! Invariant 53: the commit is logged only when the pages are durable in the page file. No earlier object makes them
+//! reachable. If the load does not commit, the undo of its steps frees the pages. If there is an archive, or if a
+//! backup may lack the pages, images of the pages are logged before the commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ pub(crate) struct Loaded<'l> {
     pub(crate) table: &'l Table,
     /// The image of the root page.
     pub(crate) root: &'l [u8],
-    /// The pages below the root. All of them are durable at home, apart from the spare ones.
+    /// The pages below the root. Apart from the spare ones, all of them are durable in the page file.
     pub(crate) runs: &'l [Run],
     /// The number of pages at the end of the last run that were not written.
     pub(crate) spare: u64,
@@ -66,7 +66,8 @@ impl Transaction {
         let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
-        // An older snapshot that shows rows of this table would show the loaded rows instead. So refuse the load.
+        // The table's pages have no rows, but an older snapshot may show rows of the table from noted versions. If the
+        // load went on, that snapshot would see the loaded rows instead. So refuse the load.
         if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
             return Err(not_empty());
         }

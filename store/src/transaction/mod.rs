@@ -264,8 +264,8 @@ impl Transaction {
             self.refused.set(Some(refused));
             return Err(refused.into());
         }
-        // If a transaction cannot be undone, the store is poisoned, and then the transaction's locks are released all
-        // the same. So the lock that was just taken may be one of these. In that case, report the poison.
+        // If the undo of a transaction fails, that poisons the store, but the transaction's locks are released all the
+        // same. The lock that was just taken may be one of them. So check the poison after every lock.
         self.engine().poison.check()
     }
 

@@ -59,8 +59,8 @@ impl Transaction {
         loop {
             let _busy = undoable.busy.lock();
             let _noting = undoable.noting.lock();
-            // Takes the step off the list before undoing it. That is safe, because other threads read the list only
-            // while they hold `busy` or `noting`.
+            // Takes the step off the list before undoing it. That is safe: a thread that moves or notes the steps on
+            // the list holds `busy` or `noting`.
             let engine = self.engine();
             let Some((step, next)) = noting::take_last(&engine.versions, &undoable, until) else {
                 return Ok(());

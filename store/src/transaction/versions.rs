@@ -10,8 +10,8 @@ use crate::steps::Undoable;
 use crate::tree::read_chain;
 use crate::versions::{Image, Place};
 
-/// A noted version of a row, with a long value whose pages are about to be freed. The fields are the table, the key,
-/// and the version's cell.
+/// A noted version of a row, whose long value is in pages that are about to be freed. The fields are the table, the
+/// key, and the version's cell.
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
@@ -22,7 +22,7 @@ impl Transaction {
         self.undoable.as_ref().map(end).unwrap_or_default()
     }
 
-    /// Drops those old versions of these rows that no snapshot needs.
+    /// Drops old versions of these rows, except those that a snapshot needs.
     pub(super) fn look_at(&self, rows: &[Arc<Place>]) {
         rows.iter().for_each(|row| self.engine().versions.look_at(row));
     }

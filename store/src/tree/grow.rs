@@ -82,7 +82,8 @@ impl<'a> Tree<'a> {
         set_extra(&mut new_root, first.id);
         let pointer = inner_cell(&halves.separator, second.id);
         Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
-        // The two new pages may be covered by one map or by two, so the maps come after the three pages.
+        // In `pages`, the three tree pages come first, and then the maps. The reason is that the two new pages may have
+        // one map in common, or one map each.
         let changes = [
             (first.map + 3, first.set),
             (second.map + 3, second.set),

@@ -1,9 +1,9 @@
 //! B-trees. The root of a tree keeps its page number.
 //!
-//! Readers go down by copies of the inner pages, and latch only the leaf. So do writers whose leaf has room. Therefore
-//! none of these threads writes to a word that all threads share. A thread that splits a page or frees an empty one
-//! holds the latch of each page until it has the child's latch. It logs the split or the freeing as a separate object,
-//! which is never undone.
+//! On the way down, readers use copies of the inner pages, and latch only the leaf. Writers do the same if the leaf has
+//! room. So none of these threads writes to a word that all threads share. A thread that splits a page or frees an
+//! empty one holds the latch of each page until it has the child's latch. It logs the split or the freeing as a
+//! separate object, which is never undone.
 
 mod ahead;
 mod cursor;
@@ -280,8 +280,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Returns whether a cell of this size fits into the page once the old cell with the same key, if there is one, is
-/// removed.
+/// Returns whether a cell of this size fits into the page. If the page has an old cell with the same key, that cell is
+/// removed first.
 fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
     free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT
 }

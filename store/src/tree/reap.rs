@@ -1,5 +1,5 @@
-//! Frees a tree that is no longer used, beginning with the leaves. Each log object frees several leaves, as long as few
-//! space maps cover them.
+//! Frees a tree that is no longer used, beginning with the leaves. Each log object frees several leaves, as long as
+//! only a few space maps cover these leaves.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,8 @@ impl<'a> Tree<'a> {
     /// largest log object. The log object is never undone, because a committed transaction has dropped the tree, or
     /// because the tree has no rows.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
-        // The path down to the lowest inner page. It begins at the last page that has another child, or at the root.
+        // The path down to the lowest inner page. It begins at the last page that has more than one child, or at the
+        // root if there is no such page.
         let mut path = vec![self.pager.pool.write(self.root)?];
         let mut above = None;
         while let Some(page) = path.last() {
@@ -97,7 +98,8 @@ impl<'a> Tree<'a> {
         Ok(Ok(leaves))
     }
 
-    /// Frees leaves below the last page of a path, and with them those pages of the path that have no other child.
+    /// Frees leaves below the last page of a path. If that page has no other leaves, also frees the page itself and
+    /// those pages above it on the path that have no other child.
     fn take_away(&self, mut path: Vec<Writing<'a>>, mut gone: Vec<PageId>) -> Result<(), Error> {
         let Some(lowest) = path.last() else { return Ok(()) };
         let all_of_it = gone.len() == cell_count(lowest.bytes()) + 1;

@@ -11,7 +11,8 @@ use crate::format::{
 use crate::pager::Author;
 
 impl<'a> Tree<'a> {
-    /// Frees the leaf that covers a key, if the leaf is empty and is not the root.
+    /// The path down to the leaf. It begins at the last page that has more than one child, or at the root if there is
+    /// no such page.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
         // The path down to the leaf. It begins at the last page that has another child, or at the root.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
@@ -70,7 +71,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Removes a child from an inner page, which must have another one.
+/// Removes a child from an inner page. The page must have more than one child.
 pub(super) fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_format::FormatError> {
     let index = place.saturating_sub(1);
     let key = cell_key(PageKind::Inner, cell(page, index)?)?.to_vec();

@@ -71,9 +71,9 @@ impl Chain {
         self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
     }
 
-    /// Notes the content of the row before a step. Of a transaction's changes of the row, only the first counts, no
-    /// matter in which order they are noted. Returns by how many bytes the chain has grown, and by how many it has
-    /// shrunk.
+    /// Notes the content of the row before a step. For each transaction, the chain keeps only the content before its
+    /// first change of the row, even if a later change is noted first. Returns by how many bytes the chain has grown,
+    /// and by how many it has shrunk.
     pub(super) fn note(
         &mut self,
         fate: &Arc<Fate>,

@@ -13,8 +13,8 @@
 //! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the
 //! right content, whatever changes in between. It need not hold a latch for that.
 //!
-//! Invariant 57: old versions take no more memory than their limit. Changes that note versions may exceed the limit
-//! only while the oldest snapshots are being ended.
+//! Invariant 57: old versions take no more memory than their limit. They may exceed it for a short time, until the
+//! store has ended the oldest snapshots.
 
 mod chain;
 mod fate;
@@ -34,8 +34,7 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The largest number of rows of the list `due` that one change checks. These rows have versions that were kept for
-/// snapshots that have since been ended.
+/// The largest number of rows of the list `due` that a thread checks each time it changes a row.
 const AT_ONCE: usize = 64;
 
 /// The old versions of rows, of all tables.
@@ -48,7 +47,8 @@ pub(crate) struct Versions {
     is_on: AtomicBool,
     /// Whether `due` contains rows.
     is_due: AtomicBool,
-    /// The largest amount of memory that versions may take, in bytes.
+    /// Rows to check, because the store has ended a snapshot for which versions of them were kept. Each thread that
+    /// changes a row also checks some of these rows.
     limit: u64,
     moments: Mutex<Moments<Arc<Place>>>,
     /// Rows with versions that were kept for snapshots that have since been ended. Threads that change rows check some
@@ -73,8 +73,8 @@ impl Versions {
     }
 
     /// Returns whether transactions have to note their changes. A transaction asks before each change, while it holds
-    /// the leaf's latch and `noting`. If the answer is no, the first snapshot to be opened waits for `noting`, and then
-    /// finds the change on the transaction's list.
+    /// the leaf's latch and `noting`. If the answer is no, the transaction does not note its change. A thread that then
+    /// opens the first snapshot waits for `noting`, finds the change on the transaction's list of steps, and notes it.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }
@@ -108,9 +108,9 @@ impl Versions {
     }
 
     /// Notes the content of a row before a step. The step's transaction holds the row's lock; `step` is the step's
-    /// index in the transaction. Of a transaction's changes of the row, only the first counts. If the transaction notes
-    /// this row for the first time, returns the row, which has to be [checked](Self::look_at) when the transaction has
-    /// ended.
+    /// index in the transaction. For each transaction, only the content before its first change of the row is kept. If
+    /// the transaction notes this row for the first time, returns the row. The row then has to be
+    /// [checked](Self::look_at) when the transaction has ended.
     pub(crate) fn note(
         &self,
         fate: &Arc<Fate>,
@@ -203,9 +203,9 @@ impl Versions {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Keeps the versions within their limit. A thread calls this after it has changed a row, without a latch. If the
-    /// versions take too much memory, ends the oldest snapshots. Also drops some versions that were kept for ended
-    /// snapshots. Returns whether it has ended any snapshot.
+    /// Keeps the versions within their limit. A thread calls this after it has changed a row, when it holds no latch.
+    /// If the versions take too much memory, ends the oldest snapshots. Also drops some versions that were kept for
+    /// ended snapshots. Returns whether it has ended any snapshot.
     pub(crate) fn keep_to_limit(&self) -> bool {
         // While versions of ended snapshots remain to be dropped, no more snapshots are ended.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;
@@ -216,8 +216,7 @@ impl Versions {
         has_ended
     }
 
-    /// Checks up to `most` rows with versions that were kept for ended snapshots. Returns whether there were any such
-    /// rows.
+    /// Checks up to `most` rows of the list `due`. Returns whether there were any.
     fn give_up(&self, most: usize) -> bool {
         let rows = {
             let mut due = self.due.lock();

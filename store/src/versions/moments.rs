@@ -35,8 +35,8 @@ struct Open<R> {
     rows: Vec<R>,
 }
 
-/// The moments. The moment advances whenever a transaction ends whose changes were noted. The same lock is held for
-/// that and for opening a snapshot. `R` is the type of a row.
+/// The moments. Whenever a transaction that has noted changes ends, the current moment advances. One mutex protects
+/// this and the opening of snapshots. `R` is the type of a row.
 #[derive(Debug)]
 pub(super) struct Moments<R> {
     now: u64,

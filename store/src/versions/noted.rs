@@ -1,6 +1,6 @@
 //! Rows with noted versions, by table and key. A reader of one row and a writer of another one contend only while they
-//! look up their rows. If the system stops a thread while that thread reads a row, only threads that use the same row
-//! are delayed.
+//! look up their rows. If the system suspends a thread while that thread reads a row, only threads that use the same
+//! row are delayed.
 //!
 //! Writers find rows by hash. Putting new rows in order takes much longer, so writers leave that to scans.
 
@@ -33,7 +33,8 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 struct Kept {
     chain: Chain,
-    /// Whether the row has no versions left, so that this place is being removed. A new place then replaces this one.
+    /// Whether the row has no versions left. This entry is then being removed, and a new version of the row gets a new
+    /// entry.
     is_gone: bool,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Changed {
     pub(crate) cut: Option<Key>,
 }
 
-/// Writers remove places that are gone from the list of unordered places only if the list is longer than this.
+/// Writers remove outdated entries from the list `fresh` only if the list is longer than this.
 const AT_LEAST: usize = 64;
 /// The number of parts. A row's hash selects the part.
 const PARTS: usize = 64;
@@ -133,8 +134,8 @@ impl Noted {
         }
     }
 
-    /// Drops those versions of a row that no snapshot needs. Looks at the moments while the row is locked. A snapshot
-    /// that is opened later needs no versions of transactions that have already ended.
+    /// Drops those versions of a row that no snapshot needs. The row stays locked while this function checks which
+    /// snapshots are open. A snapshot that is opened later needs no versions of transactions that have already ended.
     pub(super) fn look_at(&self, place: &Arc<Place>, moments: &Mutex<Moments<Arc<Place>>>) {
         let mut kept = place.kept.lock();
         let freed = kept.chain.prune(&mut moments.lock(), |moments, oldest| {
@@ -166,7 +167,8 @@ impl Noted {
         }
         let place = Arc::new(Place { row: row.clone(), kept: Mutex::default() });
         part.rows.insert(row.clone(), Arc::clone(&place));
-        // If there are no scans, nothing else removes places that are gone from this list.
+        // Normally scans empty this list. If there are no scans, it may fill up with places whose rows have no versions
+        // any more, so remove these here.
         if part.fresh.len() > 2 * part.rows.len() + AT_LEAST {
             let Places { rows, fresh } = &mut *part;
             fresh.retain(|place| rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)));

@@ -8,7 +8,7 @@ use crate::snapshot::Snapshot;
 
 /// The number of rows in the table.
 const ROWS: u64 = FRAMES * 12 * ROWS_OF_A_LEAF;
-/// The largest number of pages that may be read ahead and still unused, in a cache of this many frames.
+/// The largest number of pages that may be read ahead and still unused, in a cache of `FRAMES` frames.
 const MOST: u64 = FRAMES / 16;
 
 /// The counts of the cache and of the page file so far.
@@ -96,8 +96,8 @@ fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
     for (is_reverse, by_snapshot) in WAYS {
         let what = format!("reverse {is_reverse}, by a snapshot {by_snapshot}");
         let from = if is_reverse { ROWS } else { 0 };
-        // First scans in the other direction. That scan ends where the measured scan begins, so the measured scan
-        // always finds its first pages in the cache.
+        // First scans in the other direction. The pages that this scan reads last are the first ones of the measured
+        // scan. So the measured scan always finds its first pages in the cache.
         tried.read(ROWS - from, ROWS, !is_reverse, by_snapshot);
         let counted = tried.count(|tried| tried.read(from, ROWS, is_reverse, by_snapshot));
         assert!(counted.pages > leaves * 9 / 10, "{what}: {counted:?}: nothing was tried");

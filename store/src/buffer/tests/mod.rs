@@ -13,7 +13,8 @@ use crate::running::Running;
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// The number of frames of the cache. There are half as many hot leaves, and twelve times as many leaves in all.
+/// The number of frames of the cache. Half as many leaves are hot, that is, used often. The whole table has twelve
+/// times as many leaves.
 const FRAMES: u64 = 256;
 /// The number of frames that are kept ready for eviction.
 const READY: u64 = FRAMES / 16;
@@ -97,8 +98,9 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used_in_it() {
     let left = tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed);
     assert_eq!(tried.scan() as u64, FRAMES * 12 * ROWS_OF_A_LEAF);
     let after = tried.read_hot();
-    // `READY` hot pages may already have been ready for eviction. Two more misses may come from the scan, which used
-    // two leaves once more than the others: the leaf where it began, and one where a batch of rows ended.
+    // Up to `READY` hot pages may have been ready for eviction before the scan. Up to two more misses may come from the
+    // scan itself, which used two leaves once more than the other leaves: the leaf where it began, and one where a
+    // batch of rows ended.
     assert!(after <= before + READY + 2, "{before} misses before the scan, {after} after it");
     assert_eq!(tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed), left, "inner pages left");
 }

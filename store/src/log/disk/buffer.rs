@@ -50,7 +50,7 @@ impl Buffer {
         }
     }
 
-    /// Numbers and seals an object, and keeps a copy of it until a batch takes it.
+    /// Gives an object its number, seals it, and keeps a copy of it in the buffer until it is taken for a batch.
     pub(super) fn put(&self, object: &mut [u8], epoch: u32, seed: u64) -> Lsn {
         match self {
             Self::Central(central) => {

@@ -28,14 +28,13 @@ pub(super) struct Circle {
     pub(super) end: u64,
     /// The number of the next batch's first object.
     pub(super) next: Lsn,
-    /// The number below which all objects were durable at the last check.
+    /// When this was last computed, all objects with numbers below this one were durable.
     pub(super) sure: Lsn,
     pub(super) batches: VecDeque<Placed>,
 }
 
 impl Circle {
-    /// Makes a circular area without batches. `oldest` is the number of the next object, and `place` the place of its
-    /// batch.
+    /// Makes a circular area without batches. The next object gets the number `oldest`, and its batch goes to `place`.
     pub(super) fn empty(head: DiskHead, block_bytes: u32, oldest: Lsn, place: u64) -> Self {
         Self {
             head,
@@ -62,7 +61,8 @@ impl Circle {
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        // Rounding up to a multiple of a larger block may have taken the last free bytes.
+        // `end` may lie beyond the last free byte, because it is rounded up when a log moves to a device with larger
+        // blocks.
         self.head.circle_bytes.saturating_sub(self.end - self.begin)
     }
 

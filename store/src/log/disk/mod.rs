@@ -1,9 +1,9 @@
 //! The log on a disk: batches of objects in a preallocated circular area, written by group commit with direct I/O.
 //!
-//! Invariant 33: a batch begins at a block boundary, at a place that only grows, so no write touches blocks that are
-//! already durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before
-//! it. From the place on where the newest epoch began, a batch must also be of that epoch. Before that place, it must
-//! be of an earlier one. So what a recovery has cut off never comes back.
+//! Invariant 33: a batch begins at a block boundary, and places only grow, so no write touches blocks that are already
+//! durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before it. A
+//! batch after the place where the newest epoch began must also be of that epoch, and a batch before that place must be
+//! of an earlier one. So a batch that a recovery has cut off never comes back.
 
 mod buffer;
 mod circle;
@@ -28,19 +28,20 @@ use crate::poison::Poison;
 
 /// The size in bytes at which a batch is closed. The batch's last object may exceed it.
 const BATCH_BYTES: u64 = 1 << 20;
-/// The largest part of the circular area that a batch takes: one part in this many. The space of up to one batch may be
-/// lost at the end of the area, and the limit keeps this loss small.
+/// A batch takes at most this fraction of the circular area: one part of 16. The space of up to one batch may be lost
+/// at the end of the area, and the limit keeps this loss small.
 const BATCHES: u64 = 16;
 /// The smallest size in bytes at which a batch is closed, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
-/// The limit on the waiting objects, in batches. If more objects wait, a thread that appends has to write them first.
+/// The limit on the waiting objects, as a multiple of the size of a batch. If more objects wait, a thread that appends
+/// has to write them first.
 const PENDING_BATCHES: u64 = 2;
-/// The memory that the log takes, in batches: the waiting objects, the objects taken for a write, and a copy of the
-/// taken objects with their batch header.
+/// The memory that the log takes, as a multiple of the size of a batch. It is for the waiting objects, the objects
+/// taken for a write, and a copy of the taken objects with their batch header.
 const MEMORY_BATCHES: u64 = PENDING_BATCHES + 2;
 /// An upper limit for the length of an object in bytes, for every page size.
 const LARGEST_OBJECT: u64 = 128 << 10;
-/// The longest time that a thread waits before it checks again.
+/// The longest time for which a thread waits before it checks the log's state again.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// The way in which objects get to the disk.
@@ -193,7 +194,8 @@ impl DiskLog {
         self
     }
 
-    /// Writes the older slot with the content of the newer one and the given changes. The slot is durable on return.
+    /// Writes a new slot over the older one. The new slot has the content of the newer one, with the given changes. It
+    /// is durable on return.
     fn write_slot(&self, change: impl FnOnce(&mut DiskSlot)) -> Result<(), Error> {
         let mut slot = self.slot.lock();
         let mut next = *slot;
@@ -247,8 +249,8 @@ impl DiskLog {
         objects.clear();
         let next = self.buffer.take(from, to, self.batch_bytes, objects);
         let placed = self.place(&mut state.circle, objects, from, next);
-        // `space` reads these two numbers in the opposite order. So whenever it reads them, at least one of them counts
-        // the group's bytes as taken.
+        // `space` reads these two numbers in the opposite order. So even if it reads them between these two lines, at
+        // least one of them counts the group's bytes as taken.
         self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;

@@ -1,4 +1,4 @@
-//! Opens a log on blocks, and finds the batches from which recovery works.
+//! Opens a log on blocks, and finds the batches that recovery will read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::log::{BEYOND, Log, Named};
 use crate::poison::Poison;
 
-/// The number of batches, counted from the end, that are written again when the log is opened. No log ever has so many
-/// batches in flight at once.
+/// When the log is opened, this many of its newest batches are written again. No log ever writes so many batches at the
+/// same time.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {
-    /// Opens a log. Follows its batches up to the first one that does not count, makes them durable, and durably begins
-    /// a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
+    /// Opens a log. Follows its batches as long as each one is valid and continues the one before it, makes them
+    /// durable, and durably begins a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the
+    /// damage.
     pub(crate) fn open(
         block: Arc<dyn Block>,
         named: Named,
@@ -86,9 +87,9 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // The batches that an earlier recovery cut off are still on the disk. If a newer batch has replaced
-                    // one of them, the old batch after that one may seem to continue the newer batch. So the batch's
-                    // epoch has to be checked.
+                    // Batches that an earlier recovery cut off are still on the disk. If a new batch has overwritten
+                    // one of them, the old batch behind it may look like the continuation of the new one. Only its
+                    // epoch shows that it is not.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {
@@ -152,8 +153,8 @@ impl DiskLog {
         }
     }
 
-    /// Counts the whole batches beyond the end, in the rest of the circular area. A batch found there may be from a
-    /// later round of the circular area. In that case a newer slot was written, and is damaged.
+    /// Counts the whole batches beyond the end, in the rest of the circular area. The log may have written such a batch
+    /// after it had wrapped around. Then it had written a newer slot before, and that slot is now damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;

@@ -3,7 +3,7 @@
 //! changes it after that.
 //!
 //! Invariant 32: a state bit is set only when the entry's object is durable. An entry is reused only when its bit is
-//! clear. An object's memory is reused only when the bits of all objects that were there are durably clear. So a set
+//! clear. New objects overwrite older ones only when the bits of all of these older objects are durably clear. So a set
 //! bit whose object is not whole means damage, not the end of the log.
 
 mod extents;
@@ -30,12 +30,12 @@ use crate::poison::Poison;
 /// The number of bytes of log for each index entry.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// The largest number of objects that may have a number without being persistent. Once there are half as many, a thread
-/// makes older objects persistent before it takes a number. The other half is for threads that have already checked,
-/// but have not taken their numbers yet.
+/// The maximum count of objects that have a number and are not persistent yet. Once half of this count is reached, a
+/// thread makes older objects persistent before it takes a number. The other half is for threads that have already
+/// checked the count, but have not taken their numbers yet.
 const MOST_WAITING: u64 = 16384;
 
-/// The time at which the log makes objects persistent.
+/// When the log makes objects persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
     /// Each object becomes persistent before [`Log::append`] returns.
@@ -94,8 +94,8 @@ impl NvLog {
         Ok(Self::over(nvm, layout, flush, poison, (layout.first_lsn, layout.first_lsn, 1)))
     }
 
-    /// Opens a log. Finds the objects from which recovery works, clears the index entries after them, and durably
-    /// begins a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
+    /// Opens a log. Finds the objects that recovery will read, clears the index entries after them, and durably begins
+    /// a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         named: Named,
@@ -168,8 +168,8 @@ impl NvLog {
                 break;
             };
             if header.lsn != lsn || header.epoch < epoch {
-                // The entry belongs to an object of an earlier round, or to one that a recovery has cut off. So the log
-                // ends here.
+                // The entry is left over from an object of an earlier round through the index, or from one that a
+                // recovery has cut off. So the log ends here.
                 break;
             }
             epoch = header.epoch;
@@ -299,8 +299,8 @@ impl Log for NvLog {
         claim_durable(object, lsn, self.window.durable());
         seal_object(object, lsn, self.epoch, self.layout.seed);
         self.bytes.add(len);
-        // Copies the object now rather than at the commit. If the processor evicts a line in the meantime, the commit
-        // need not wait for that line.
+        // Copies the object into persistent memory now rather than at the commit. If the processor evicts one of its
+        // cache lines in the meantime, the commit need not wait for that line.
         self.nvm.store(at, object);
         match &self.pending {
             None => self.persist(lsn, at, len),

@@ -1,10 +1,11 @@
 //! A log for each thread, in persistent memory, after Wang and Johnson. Each thread appends to its own log. All objects
 //! share one sequence of numbers, from which recovery restores their order.
 //!
-//! Threads store objects without flushing them. A thread that commits flushes its own log and fences, and then does the
-//! same for other logs that are behind. It can do so because a flush covers what another processor has stored, while a
-//! fence covers only the flushes of its own processor. A checksum shows whether an object is valid. The seed of the
-//! checksum depends on the object's place, and places only grow, so what is left of older objects is not valid.
+//! Threads store objects without flushing them. A thread that commits flushes its own log and fences. It then does the
+//! same for other logs, until all objects up to its commit are durable. It can do so because a flush covers what
+//! another processor has stored, while a fence covers only the flushes of its own processor. A checksum shows whether
+//! an object is valid. The seed of the checksum depends on the object's place, and places only grow. So the remains of
+//! an older object are not valid at a newer place.
 //!
 //! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
 
@@ -108,8 +109,9 @@ impl RingsLog {
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();
-            // Holds the mutex only while it takes the list. Another thread that finds the list empty waits until the
-            // window counts the objects as done, which takes only as long as the flush below.
+            // Holds the mutex only while it takes the list. If another thread then finds the list empty, it waits in
+            // `force` until the window has marked these objects as persistent. That takes only as long as the flush
+            // below.
             std::mem::take(&mut ring.unflushed)
         };
         if unflushed.is_empty() {
@@ -126,8 +128,8 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// Returns the seed of the checksum of an object at this place. Places keep growing when the ring wraps around, so
-    /// older objects are not valid.
+    /// Returns the seed of the checksum of an object at this place. Places keep growing when the ring wraps around. So
+    /// if an older object is still at the same offset, its checksum does not match this seed.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
     }

@@ -19,7 +19,7 @@ use crate::log::{BEYOND, Named};
 use crate::poison::Poison;
 
 impl RingsLog {
-    /// Opens the logs. Finds the objects from which recovery works, makes them durable, and durably begins a new epoch.
+    /// Opens the logs. Finds the objects that recovery will read, makes them durable, and durably begins a new epoch.
     /// If the logs are damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
@@ -72,7 +72,8 @@ impl RingsLog {
         for number in 0..self.layout.rings {
             let begin = self.nvm.load_u64(self.layout.word_at(number));
             let first = self.layout.offset(number, 0);
-            // Converts an offset to a place: the first place at or after the ring's word that has this offset.
+            // Converts an offset to a place. Of all places with this offset, it is the first one that is not before the
+            // place in the ring's word.
             let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
             let seed_at = |at: u64| self.seed_at(number, place(at));
             look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
@@ -122,8 +123,9 @@ impl RingsLog {
         Some(())
     }
 
-    /// Begins the epoch. First records that only objects of this epoch count from the object `first` on, and then that
-    /// the epoch has begun. Both records are durable on return, and so is everything that was flushed before.
+    /// Begins the epoch. First records the number `first`: of the objects from this number on, only those of this epoch
+    /// count. Then records that the epoch has begun. Both records are durable on return, and so is everything that was
+    /// flushed before.
     pub(super) fn begin_epoch(&self, first: Lsn) {
         let began_at = self.layout.began_at(self.epoch);
         self.nvm.store_u64(began_at, first);
@@ -134,8 +136,8 @@ impl RingsLog {
         self.nvm.fence();
     }
 
-    /// Follows a ring from the place in its word, as long as numbers ascend and epochs do not decrease. Returns the
-    /// objects.
+    /// Follows a ring from the place in its word, as long as the objects' numbers ascend and their epochs do not
+    /// decrease. Returns the objects.
     fn follow(&self, number: u64, newest: Epoch) -> Vec<Placed> {
         let ring_bytes = self.layout.ring_bytes;
         let begin = self.nvm.load_u64(self.layout.word_at(number));
@@ -153,8 +155,8 @@ impl RingsLog {
                 }
                 let Ok(object) = Object::decode(&bytes, self.seed_at(number, place)) else { continue };
                 let (lsn, epoch) = (object.header.lsn, object.header.epoch);
-                // The first object may be older than the head, because the ring's word is written after the head. So
-                // its number is not checked.
+                // The first object in the ring may be older than the log's head, because a ring's word is written after
+                // the head. So any number is accepted here.
                 let follows = objects.last().is_none_or(|last| lsn > last.lsn && epoch >= last.epoch);
                 let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes
                     && place + u64::from(object.header.bytes) - begin < ring_bytes;
@@ -190,8 +192,9 @@ impl RingsLog {
         ring.begin = ring.begin_at(head);
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
-        // The first object that is cut off may be valid, and may directly follow the kept objects. If the next new
-        // object goes to the ring's beginning, it does not overwrite that object. So clear the object here.
+        // The object after the kept ones may be valid, although recovery has cut it off. If the next new object goes to
+        // the ring's beginning, it does not overwrite that object, which would then seem to follow the kept ones. So
+        // clear it here.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -209,15 +212,15 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// Returns whether an object of this epoch can be part of the log. The objects that an earlier recovery cut off are
-    /// still in memory. If a newer object has replaced one of them, the old object after that one may seem to follow
-    /// the newer object. So the epoch decides whether the object counts.
+    /// Returns whether an object with this number and this epoch can be part of the log. Objects that an earlier
+    /// recovery cut off are still in memory. If a newer object has overwritten one of them, the old object behind it
+    /// may seem to follow the newer one. Only the epoch shows that it does not.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }
 }
 
-/// The end of the run over all rings, and the epoch and the ring of each object in the run.
+/// The end of the run of objects over all rings. For each object in the run, `rings` has its epoch and its ring.
 struct End {
     next: Lsn,
     rings: BTreeMap<Lsn, (u32, u64)>,
@@ -228,7 +231,7 @@ fn end_of_run(rings: &[Vec<Placed>], head: Lsn) -> End {
     for (number, objects) in (0..).zip(rings) {
         for object in objects.iter().filter(|object| object.lsn >= head) {
             let newest = all.entry(object.lsn).or_insert((object.epoch, number));
-            // Of two objects with the same number, a recovery has cut off the one with the earlier epoch.
+            // If two objects have the same number, a recovery has cut off the one with the earlier epoch.
             *newest = (*newest).max((object.epoch, number));
         }
     }

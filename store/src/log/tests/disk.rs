@@ -35,7 +35,7 @@ fn three_batches() -> Vec<u8> {
     block.to_bytes()
 }
 
-/// Changes the claims of the batches as if all of them had been in flight at once.
+/// Changes the claims of the batches, as if all of them had been written at the same time.
 fn at_once(bytes: &mut [u8]) {
     for place in [0, 4096, 8192] {
         let block = &mut bytes[DISK_DATA_OFFSET as usize + place..][..4096];
@@ -59,7 +59,8 @@ fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
     assert_eq!(log.next(), 2);
     let lsn = log.append(&mut object()).unwrap();
     log.force(lsn).unwrap();
-    // The third batch of the first log is still on the medium, right after the new batch. Only its epoch keeps it out.
+    // The third batch of the first log is still on the medium, right after the new batch. Only its epoch shows that it
+    // is not part of the log.
     log.truncate(3).unwrap();
     let (_, again) = open(block.to_bytes());
     assert_eq!(again.unwrap().next(), 3);
@@ -77,8 +78,8 @@ fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     assert_eq!(open(bytes).1.unwrap().next(), 3);
 }
 
-/// One of the two slots is damaged. If it is the newer one, the older one is from before the log wrapped around. The
-/// log may then be reported as damaged, but it must not end early.
+/// One of the two slots is damaged. If the newer one is damaged, the store uses the older one, which was written before
+/// the log wrapped around. The log may then be reported as damaged, but it must not end early.
 #[test]
 fn inv48_a_damaged_slot_is_no_end_of_the_log() {
     let block = Arc::new(RecordingBlock::new(4096));
@@ -162,8 +163,8 @@ fn a_log_with_little_memory_writes_smaller_batches() {
     }
 }
 
-/// Blocks on which the batches at the first two places are written at the same time. The kernel reports the failure of
-/// the first write to the second one.
+/// Blocks on which the first two batches are written at the same time. The first write fails, but the kernel reports
+/// this failure to the thread that makes the second write.
 #[derive(Debug)]
 struct TwoAtOnce {
     below: RecordingBlock,
@@ -242,7 +243,7 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
         };
         log.scan(log.head(), next, &mut count).unwrap();
         assert_eq!(seen, next - log.head());
-        // In some turns nothing is appended. In some turns the log is not truncated, and in others all of it is.
+        // Some turns append nothing. Some turns do not truncate the log, and others truncate all of it.
         append(&log, turn as u64 % 4);
         next += turn as u64 % 4;
         if turn % 3 == 1 {
@@ -252,7 +253,8 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
     }
 }
 
-/// The new batches share no block with what was durable before. So a power failure cannot take away what was durable.
+/// The new batches share no block with batches that are already durable. So a power failure during a write cannot
+/// damage durable batches.
 #[test]
 fn inv33_the_first_batch_in_larger_blocks_touches_no_durable_one() {
     let block = Arc::new(RecordingBlock::new(512));

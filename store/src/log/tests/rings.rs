@@ -78,7 +78,7 @@ fn inv30_what_a_recovery_has_cut_off_never_comes_back() {
     assert_eq!(log.next(), 1);
     append(&log);
     log.truncate(2).unwrap();
-    // The second object of the first log is still in memory. Only its epoch keeps it out.
+    // The second object of the first log is still in memory. Only its epoch shows that it is not part of the log.
     let (_, again) = open(nvm.to_bytes());
     assert_eq!(again.unwrap().next(), 2);
 }
