@@ -18,7 +18,7 @@ pub enum Rule {
     NoteVersions,
     /// The first snapshot notes the old versions of the rows that transactions in progress have already changed.
     NoteWhatWasChanged,
-    /// A transaction records for snapshots that it has ended before it releases its first lock. Snapshots that are
+    /// Before a transaction releases its first lock, it records for snapshots that it has ended. Snapshots that are
     /// opened after that show its changes.
     EndBeforeRelease,
     /// If a row was changed after a snapshot was opened, the snapshot shows the row's old version.

@@ -60,7 +60,7 @@ pub enum Error {
         /// The page number, if a page is damaged.
         page: Option<PageId>,
     },
-    /// The archive lacks part of the log before the requested moment.
+    /// Part of the log from before the requested moment is not in the archive.
     #[error(
         "{what}; the last moment before this gap is log object {last} (RestoreTo::Lsn({last}), or --to \
          {last}); for a later moment, restore a later backup"
@@ -111,7 +111,7 @@ pub enum Error {
         /// The table's name.
         name: String,
     },
-    /// A row's key or value cannot be decoded as the types with which the table is read.
+    /// A row's key or value does not fit the types with which the program reads the table.
     #[error(
         "a row of the table {table:?} is not of the types {key} and {value}; read it with the types that it \
          was written with"
@@ -146,7 +146,7 @@ pub enum Error {
         /// What belongs to another transaction or store.
         what: &'static str,
     },
-    /// The store was made with another page size than the options ask for.
+    /// The options ask for a page size that differs from the store's.
     #[error(
         "the store has pages of {has} bytes, and the options ask for {asked}; the page size of a store \
              cannot be changed"

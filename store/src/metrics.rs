@@ -34,9 +34,9 @@ pub struct Metrics {
     pub snapshot_bytes: u64,
     /// Snapshots that the store ended because old versions took too much memory.
     pub snapshots_ended: u64,
-    /// Bytes of the log objects written since the store was opened.
+    /// Log objects written since the store was made.
     pub log_objects: u64,
-    /// Bytes of these log objects.
+    /// Bytes of the log objects written since the store was opened.
     pub log_bytes: u64,
     /// Writes to the log's medium.
     pub log_writes: u64,

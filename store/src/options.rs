@@ -50,10 +50,10 @@ pub enum Scheme {
     NvDiskDecentralized,
     /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// In memory: a log for each thread. The objects of all logs share one sequence of numbers. A commit flushes and
-    /// fences (after Wang and Johnson).
+    /// In memory: a daemon makes log objects persistent in the background. A commit does so for the objects of its
+    /// transaction that are not persistent yet.
     FlushOnCommit,
-    /// In memory: a log for each thread. The numbers of the objects put all logs in one order. A commit flushes and
+    /// In memory: a log for each thread. The objects of all logs share one sequence of numbers. A commit flushes and
     /// fences (after Wang and Johnson).
     Distributed,
 }
@@ -73,7 +73,7 @@ impl Scheme {
         Self::Distributed,
     ];
 
-    /// Returns the name of the scheme in the paper.
+    /// Returns the name that the scheme has in the NV-Logging paper.
     ///
     /// ```
     /// assert_eq!(duralite_store::Scheme::NvDisk.as_str(), "nv-disk");

@@ -27,9 +27,9 @@ const HIDDEN: u8 = 0;
 const DROPPED: &[u8] = b"\0dropped ";
 /// The bytes of log that the reaper reserves for freeing one page of an overflow chain.
 const OBJECT_BYTES: u64 = 128;
-/// The interval at which the reaper tries again to free tables that it could not free before.
+/// The time for which the reaper waits for a lock on a dropped table before it goes on to the next table.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The interval after which the reaper tries again what it could not do.
+/// The interval at which the reaper tries again to free tables that it could not free before.
 const TRY_EVERY: Duration = Duration::from_millis(200);
 /// A time that is practically forever. The reaper needs no timer, because a transaction that drops a table wakes it,
 /// and so does a snapshot that ends.

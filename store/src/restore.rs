@@ -53,7 +53,7 @@ pub struct Restored {
     pub undone: u64,
 }
 
-/// The part of its store's log that a backup contains.
+/// The part of the log that a backup contains.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     begin: Lsn,

@@ -36,9 +36,9 @@ pub(crate) struct Undoable {
 
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// Rows whose old versions this transaction has noted, including rows whose changes have been undone.
+    /// The steps, the oldest first, with ascending LSNs.
     pub(crate) steps: Vec<Step>,
-    /// Rows of which old versions are noted, including rows whose changes have been undone.
+    /// Rows whose old versions this transaction has noted, including rows whose changes have been undone.
     pub(crate) noted: Vec<Arc<Place>>,
     /// Whether the transaction has committed or was rolled back. If so, the keeper no longer moves its steps.
     pub(crate) is_over: bool,

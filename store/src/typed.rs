@@ -45,7 +45,7 @@ impl<K, V> From<Table> for TypedTable<K, V> {
     }
 }
 
-/// Returns the bytes under which the store has a key.
+/// Returns a key in its encoded form, as the store keeps it.
 fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
     let mut bytes = Vec::new();
     K::encode_last(key, &mut bytes);

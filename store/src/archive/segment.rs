@@ -25,9 +25,9 @@ pub(crate) struct SegmentHead {
     /// The seed of the checksums of the segment's objects.
     pub(crate) seed: u64,
     pub(crate) first: Lsn,
-    /// The first object of the preceding segment; 0 if there is no segment directly before this one.
+    /// The number after the segment's last object.
     pub(crate) end: Lsn,
-    /// The first object of the preceding segment; 0 if the segment continues no other one.
+    /// The first object of the preceding segment; 0 if there is no segment directly before this one.
     pub(crate) previous: Lsn,
 }
 
@@ -104,11 +104,11 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
 }
 
-/// The name of the file that says how far the store's history goes. If the archive ends earlier, a segment is missing
-/// at the archive's end.
+/// The name of a file that records up to which log object the store has got, as far as the archive knows. If the
+/// archive ends earlier, segments are missing at its end.
 const REACHED: &str = "reached";
 
-/// Records that the store's history goes up to, but not including, the object `end`. The record is durable on return.
+/// Records that the store has had all objects with numbers below `end`. The record is durable on return.
 pub(crate) fn write_reached(dir: &Path, end: Lsn) -> Result<(), Error> {
     write_whole(&dir.join(REACHED), &[format!("{end}\n").as_bytes()])
 }

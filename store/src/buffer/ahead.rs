@@ -3,8 +3,8 @@
 //! Invariant 54: a scan that reads ahead waits only for the reads themselves. Another thread waits for the scan only if
 //! it needs one of the pages that the scan is reading. The scan takes only frames that are free, or whose pages can be
 //! evicted at once. It takes all of its frames before it maps the first one, so it never waits for a frame while it
-//! holds a latch. In at most one of [`AHEAD_PART`] frames, the cache has a page that was read ahead and is still
-//! unused. In the long run, for every four pages that are needed, at most one page is read ahead in vain.
+//! holds a latch. Of all frames, at most one in [`AHEAD_PART`] holds a page that was read ahead and is still unused. In
+//! the long run, for every four pages that are needed, at most one page is read ahead in vain.
 //!
 //! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it into
 //! the cache. If a page is evicted unused, the cache does not remember that it had the page. If a page cannot be read
@@ -20,8 +20,8 @@ use super::frame::{Content, Pinned};
 use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
-/// Pages that were read ahead and are still unused may take this fraction of the frames: one of 16. All such frames
-/// together fill at most half of the probation queue, so that no such page is evicted before its use.
+/// At most one frame in 16 may hold a page that was read ahead and is still unused. All such frames together fill at
+/// most half of the probation queue, so that no such page is evicted before its use.
 const AHEAD_PART: usize = 16;
 /// The largest number of pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;

@@ -35,9 +35,9 @@ pub(crate) struct Frame {
     pub(super) pins: AtomicU32,
     /// Whether the page was used since it came into the cache, or since the cache last considered it for eviction.
     pub(super) is_used: AtomicBool,
-    /// The count [`Pool::came`](super::Pool::came) at the moment when this page came into the cache.
+    /// Whether the page was read ahead and has not been used yet.
     pub(super) is_ahead: AtomicBool,
-    /// The value of [`Pool::came`](super::Pool::came) when this page came into the cache.
+    /// The count [`Pool::came`](super::Pool::came) at the moment when this page came into the cache.
     pub(super) came_at: AtomicU32,
     /// Whether the page is an inner page of a tree. Every thread that goes down that tree needs the page, so it is
     /// evicted last.

@@ -1,10 +1,10 @@
 //! The order in which the cache evicts pages.
 //!
-//! A page that comes into the cache is on *probation*. A thread often uses a page several times in one access. So uses
-//! of the page soon after it has come in do not count. So a scan, which uses each page twice in a row, evicts only its
-//! own pages. A page that is used later *stays*, and so does a page that comes back soon after its eviction. Inner
-//! pages of trees have a queue of their own, and are evicted last. A dirty page at the end of its queue *waits* until
-//! it is written home; after that it is *ready*.
+//! A page that comes into the cache is on *probation*. Uses of the page soon after that do not count, because they are
+//! mostly part of the same access. So a scan, which uses each page twice in a row, evicts only its own pages. A page
+//! that is used later *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees have a
+//! queue of their own, and are evicted last. A dirty page at the end of its queue *waits* until it is written home;
+//! after that it is *ready*.
 //!
 //! Each frame is in one queue, or belongs to the thread that has taken it out of a queue.
 
@@ -17,8 +17,8 @@ use crate::format::PageId;
 /// The share of the frames for pages on probation: one frame of 8. Uses of a page begin to count only after other pages
 /// have come in, half as many as the probation queue holds.
 const PROBATION_PART: usize = 8;
-/// The largest number of pages that one search for a frame spares in a row because they were used. After that, the
-/// search takes the next page even if it was used.
+/// The largest number of used pages that one search for a frame passes over. After that, the search takes the next page
+/// even if it was used.
 const MOST_CHANCES: usize = 128;
 
 /// An evicted page, and the number of pages that had come in when it was evicted.

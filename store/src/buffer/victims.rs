@@ -13,7 +13,7 @@ use crate::format::DOUBLE_WRITE_PAGES;
 
 /// The time for which a thread looks for a frame while all frames are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The share of the frames that the keeper keeps ready: one frame in this many, within the limits below.
+/// The keeper keeps one frame in 16 ready, within the limits below.
 const READY_PART: usize = 16;
 const MOST_READY: usize = 1024;
 const FEWEST_READY: usize = 8;

@@ -138,14 +138,14 @@ pub struct Batch {
     pub objects: u32,
     /// The length of all objects together, in bytes.
     pub bytes: u64,
-    /// The place of the batch in the log, from which its offset in the file follows.
+    /// The number of times that the log had been opened when the batch was written.
     pub epoch: u32,
+    /// The place of the batch in the log, from which its offset in the file follows.
+    pub place: u64,
     /// What the batch claims: before it was sealed, all objects with numbers below this one were durable. 0 if it
     /// claims nothing.
-    pub place: u64,
-    /// The block size in bytes to which the batch was padded; 0 if that is the size in the log's head.
     pub durable: u64,
-    /// The batch was padded to blocks of this size in bytes; 0 for the size in the log's head.
+    /// The block size in bytes to which the batch was padded; 0 if that is the size in the log's head.
     pub block_bytes: u32,
 }
 

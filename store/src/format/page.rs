@@ -16,8 +16,8 @@ pub const PAGE_HEADER_BYTES: usize = 48;
 
 const LSN_AT: usize = 8;
 const ID_AT: usize = 16;
-/// The offset in a page at which the part begins that an image in the log contains. An image leaves out the bytes
-/// before this offset: checksum, LSN and number.
+/// The offset in a page of the first byte that an image in the log contains. An image leaves out the bytes before it:
+/// checksum, LSN and number.
 pub(super) const KIND_AT: usize = 24;
 const LEVEL_AT: usize = 25;
 const COUNT_AT: usize = 26;

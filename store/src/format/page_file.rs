@@ -9,8 +9,8 @@ use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
 use super::{Lsn, PageId, TxId};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-/// The version of the format. Version 1 had no objects that log the undo of a transaction's steps again. Version 2 had
-/// no bulk loads. Version 3 did not record which changes are home.
+/// The version of the format. Version 1 had no moved steps (`ObjectKind::Moved`). Version 2 had no bulk loads. Version
+/// 3 did not record up to which log object the page file has all changes.
 const STORE_VERSION: u32 = 4;
 /// The first version whose superblocks have [`PageFileHead::home`].
 const FIRST_WITH_HOME: u32 = 4;
@@ -41,13 +41,12 @@ pub struct PageFileHead {
     pub log_seed: u64,
     /// The number that the log's first object got.
     pub log_first: u64,
-    /// A number of a transaction. Every later transaction gets a larger number.
+    /// The numbers of all later transactions are larger than this one.
     pub last_tx: TxId,
+    /// The number of times that the store has been opened.
+    pub opened: u64,
     /// The page file has the changes of all log objects below this number, so the log may begin here. 0 if the number
     /// is not known, because an earlier build has written the superblock.
-    pub opened: u64,
-    /// The changes of all log objects below this number are home, so the log may begin here. 0 if the number is not
-    /// known, because an earlier build has written the superblock.
     pub home: Lsn,
 }
 

@@ -85,11 +85,11 @@ pub(crate) struct Space {
 /// Counts of what the log has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogCounters {
-    /// The number of writes to the log's medium; in persistent memory, the number of stores.
+    /// The length of all appended objects, in bytes.
     pub(crate) bytes: u64,
-    /// The number of flushes of the log's medium; in persistent memory, the number of fences.
+    /// The number of writes to the log's medium; in persistent memory, the number of stores.
     pub(crate) writes: u64,
-    /// The number of flushes of a device, or of fences.
+    /// The number of flushes of the log's medium; in persistent memory, the number of fences.
     pub(crate) flushes: u64,
 }
 

@@ -43,7 +43,7 @@ const NAMES: [&str; 5] = [COPY, UNFINISHED, KINDS[0], KINDS[1], DirectoryLock::N
 pub(crate) struct Directory {
     dir: PathBuf,
     log: LogMedium,
-    /// The log that was made in another directory since this directory was opened.
+    /// The path of the log, if this process has made one in another directory.
     made_log: Mutex<Option<PathBuf>>,
     lock: Option<DirectoryLock>,
 }
@@ -123,8 +123,8 @@ impl Directory {
             if let Some(log) = self.made_log.lock().take() {
                 let _ = fs::remove_file(log);
             }
-            // Removes the logs before the pages, because the next attempt would take a log without pages for that of a
-            // store. Removes the lock file last, because without it another process can take the lock.
+            // Removes the logs before the pages. If only a log were left, the next attempt would take it for the log of
+            // a store. Removes the lock file last, because without it another process can take the lock.
             self.remove_in_order(&KINDS, &[COPY, UNFINISHED, DirectoryLock::NAME]);
         }
         made
@@ -140,15 +140,15 @@ impl Directory {
     }
 
     /// Copies the pages of a backup or of another store into the directory, as part of making a store. The caller then
-    /// makes sure that the copy names no log of another store, and after that calls [`has_copied`](Self::has_copied).
+    /// makes sure that the copy names no log of another store. After that it calls [`has_copied`](Self::has_copied).
     pub(crate) fn copy_pages(&self, pages: &Path) -> Result<Arc<dyn Block>, Error> {
         let path = self.dir.join(COPY);
         fs::copy(pages, &path).map_err(|error| Error::io("copying", pages, error))?;
         blocks(self.file(&path, false)?, &path)
     }
 
-    /// Renames the copied pages, so that they belong to the store that is being made. From now on, `clear_unfinished`
-    /// removes the log that they name. The change is durable on return.
+    /// Renames the copied pages, so that they belong to the store that is being made. From now on, if the attempt is
+    /// interrupted, `clear_unfinished` removes the log that they name. The change is durable on return.
     pub(crate) fn has_copied(&self) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
         fs::rename(self.dir.join(COPY), &path).map_err(|error| Error::io("making", &path, error))?;
@@ -229,7 +229,7 @@ fn is_unfinished(dir: &Path) -> bool {
     !dir.join(PAGES).exists() && [COPY, UNFINISHED].iter().any(|name| dir.join(name).exists())
 }
 
-/// Checks that the directory has a store, or may become one because it contains no other files.
+/// Checks that the directory has a store, or that a store can be made there because it contains no other files.
 fn check_content(dir: &Path) -> Result<(), Error> {
     let not = |why: &str| Error::NotAStore { path: dir.to_owned(), why: why.to_owned() };
     if dir.join(BACKUP).exists() {
@@ -288,7 +288,7 @@ impl Media for Directory {
         // symbolic link.
         OpenOptions::new().write(true).create_new(true).open(&path).map_err(making)?;
         match fs::remove_file(&path) {
-            // Another process, whose store has the same path, took the probe for an old one and removed it.
+            // Another process, whose store has the same path, has mistaken the probe for an old one and removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             removed => removed.map_err(making),
         }
@@ -325,9 +325,10 @@ impl Media for Directory {
     }
 }
 
-/// The longest part of a log's name that is derived from the store's path. A longer one would leave no room for the rest.
+/// The largest length of the part of a log's name that is derived from the store's path. If it were longer, the rest of
+/// the name might not fit.
 const LONGEST_NAME: usize = 200;
-/// The ending of the names of probes; see `probe`.
+/// The ending of the names of probes (see `probe`).
 const PROBE: &str = ".probe";
 
 /// The logs of one store, in a directory that many stores may share.

@@ -85,8 +85,8 @@ pub trait Media: fmt::Debug {
         Ok(())
     }
 
-    /// Gives back the space of a log that the store no longer needs, unless the next log uses that space. The log may
-    /// have been removed already, or may never have been made.
+    /// Frees the space of a log that the store no longer needs. Need not do so if the next log will use the same space.
+    /// The log may have been removed already, or may never have been made.
     ///
     /// # Errors
     /// Errors of the system.

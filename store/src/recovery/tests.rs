@@ -10,8 +10,8 @@ use crate::transaction::Transaction;
 /// The number of steps of the transaction that is rolled back.
 const STEPS: u64 = 3000;
 
-/// Recovery visits each step at most twice: when it reads the compensation of that step, and when it reads the
-/// compensation of the step after it. So recovery takes time linear in the length of the log.
+/// Recovery visits each step at most twice: when it reads the object that undid the step, and when it reads the object
+/// that undid the next step. So recovery takes time linear in the length of the log.
 #[test]
 fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
     let options = Options { page_bytes: Some(4096), ..Options::default() };

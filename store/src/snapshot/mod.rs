@@ -38,9 +38,9 @@ use crate::versions::{Image, Seen};
 /// While snapshots are open, the store keeps old versions of changed rows in memory: for each row at most one per
 /// snapshot, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that memory is
 /// not enough, the store ends the oldest snapshot. Every later read through that snapshot fails with
-/// [`Error::SnapshotTooOld`]. A snapshot also ends with the process. A snapshot that is older than the drop of a table
-/// can still read the table, whose pages stay until all such snapshots are closed. An open snapshot keeps the store
-/// open. Cloning a snapshot is cheap, and all clones show the same moment. Threads may share a snapshot.
+/// [`Error::SnapshotTooOld`]. A snapshot also ends with the process. A snapshot that was opened before a table was
+/// dropped can still read the table. The table's pages stay until all such snapshots are closed. An open snapshot keeps
+/// the store open. Cloning a snapshot is cheap, and all clones show the same moment. Threads may share a snapshot.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -205,8 +205,8 @@ impl Snapshot {
         if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
     }
 
-    /// Returns the error to report. If the snapshot has ended, pages of a dropped table may have been freed, which may
-    /// be the cause of the error.
+    /// Returns the error to report. If the snapshot has ended, the cause of `error` may be that pages of a dropped
+    /// table were freed. The error to report is then that the snapshot is too old.
     fn or_too_old(&self, error: Error) -> Error {
         if self.0.seen.has_ended() { Error::SnapshotTooOld } else { error }
     }
@@ -249,8 +249,8 @@ impl Snapshot {
                 Value::Inline(value) => return Ok(Some(value.to_vec())),
                 Value::Long { bytes, first } => (bytes, first),
             };
-            // The pages of the value may be freed during the read. Before that happens, the row or its noted version
-            // changes, so a comparison after the read shows it.
+            // The pages of the value may be freed during the read. Before they are freed, the row or its noted version
+            // changes. So compare it again after the read.
             let value = read_chain(&self.engine().pager, first, bytes);
             let now = self.image_in(table, key)?;
             if now == image {

@@ -14,7 +14,7 @@ use crate::table::Table;
 use crate::tree::{Ahead, LeafCopy};
 use crate::versions::{Changed, End, Image};
 
-/// The largest number of changed rows that one step of a scan considers.
+/// The largest number of rows with noted versions that one step of a scan considers.
 const MOST: usize = 512;
 
 /// A row that the scan has found: its key, and its value. If the value is `None`, the scan reads it later by the key.
@@ -157,7 +157,7 @@ impl SnapshotScan {
         }
     }
 
-    /// Reads a row's long value, now that the caller asks for the row.
+    /// Reads a row's long value. The scan calls this only when the program asks for the row.
     fn long(&self, key: Vec<u8>) -> Result<Row, Error> {
         self.snapshot.check(&self.table)?;
         let value = self.snapshot.value(&self.table, &key)?;

@@ -60,7 +60,7 @@ fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<
 
 /// Where the rest of a value is.
 enum Rest<'s> {
-    /// In pages, as long as the row has not changed since the pages were found.
+    /// In pages. They have the value as long as the row has not changed.
     Pages(Chain<'s>),
     /// In memory, because its pages were freed.
     Copied(Arc<Vec<u8>>),

@@ -69,8 +69,8 @@ impl Space {
                 return Ok(());
             }
             file.shrink_to(end)?;
-            // Another thread may have reserved pages at the same time. Either that thread sees the shorter
-            // file and makes it larger itself, or its reservation is counted here.
+            // Another thread may have reserved pages at the same time. Then either that thread sees that the file is
+            // too short and makes it larger itself, or this call counts its reservation.
             file.grow_to(self.pages_wanted())?;
             // Stops if a page was in use, or if the medium could not shrink.
             if end > from || file.pages() > end {

@@ -1,5 +1,5 @@
-//! The record of which pages are in use. A map page has a bit for each page that it covers; the map itself is the first
-//! of these pages.
+//! The record of which pages are in use. A space map is a page with a bit for each page that it covers. The map itself
+//! is the first of these pages.
 //!
 //! Invariant 41: before a transaction removes a row or makes it shorter, it reserves the pages that the undo may need.
 //! The reason is that other transactions may fill the freed space. So a rollback never fails for lack of room in the
@@ -228,8 +228,8 @@ impl Space {
             group += 1;
             from = 1;
         }
-        // Moves the hint forward, but only if the hint has not changed since it was read. A thread that frees a page
-        // before the hint lowers the hint, and a lowered hint must stay.
+        // Moves the hint forward, but only if it has not changed since it was read. If another thread has meanwhile
+        // freed a page before the hint and lowered the hint, the lower value must stay.
         let next = first_free.unwrap_or(hint);
         let _ = self.hint.compare_exchange(hint, next, Ordering::SeqCst, Ordering::SeqCst);
         Ok(pager.pool.file().grow_to(given.pages.last().map_or(0, |page| page.id + 1)))

@@ -58,8 +58,8 @@ impl Space {
         }
     }
 
-    /// Returns the first run of adjacent free pages in a map, as its first bit and its length. No log object from
-    /// `head` on refers to these pages.
+    /// Finds the first run of adjacent free pages in a map to which no log object from `head` on refers. Returns the
+    /// run's first bit and its length.
     fn find_run(&self, map: &[u8], first_of_map: PageId, want: u64, head: Lsn) -> Option<(u32, u32)> {
         let runs = self.runs.lock();
         let mut from = 1;
@@ -103,7 +103,7 @@ impl Space {
         Ok(logged)
     }
 
-    /// Notes that a load has committed. The run now belongs to the table, without the last `spare` pages, which the
+    /// Notes that a load has committed. The run now belongs to the table, except for its last `spare` pages, which the
     /// object `lsn` has freed.
     pub(crate) fn run_is_written(&self, run: Run, spare: u64, lsn: Lsn) {
         self.runs.lock().being_written.retain(|(first, _)| *first != run.first);

@@ -12,8 +12,8 @@ pub(super) const GROUP: u64 = 256;
 pub(crate) struct Run {
     pub(crate) first: PageId,
     pub(crate) count: u64,
-    /// The log's head when the run was taken. The old content of the pages has older LSNs, so the pages that a load
-    /// writes to the run may get this LSN.
+    /// The log's head when the run was taken. The old content of the pages has lower LSNs. So a load can give this LSN
+    /// to the pages that it writes to the run.
     pub(crate) head: Lsn,
 }
 
@@ -22,8 +22,8 @@ pub(crate) struct Run {
 pub(super) struct Runs {
     /// For each group of pages, the newest object that has freed one of its pages since the store was opened.
     pub(super) freed: FxHashMap<u64, Lsn>,
-    /// Log objects up to `opened` may refer to any page below `known`. When the store was opened, it did not know
-    /// which of these pages had been freed recently.
+    /// Log objects with numbers up to `opened` may refer to any page below `known`. The reason is that the store, when
+    /// it was opened, did not know which of these pages had been freed recently.
     known: PageId,
     opened: Lsn,
     /// The runs of loads that have not committed: each by its first page and its length.

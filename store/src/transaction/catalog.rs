@@ -24,8 +24,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 
 impl Transaction {
     /// Returns the table of this name, or makes it if there is none. If the transaction does not commit, a table that
-    /// it made disappears again. So other transactions that use the table wait until this one ends. A table that
-    /// [`Store::table`](crate::Store::table) makes is committed at once.
+    /// it has made disappears again. So until this transaction ends, other transactions that use such a table wait. A
+    /// table that [`Store::table`](crate::Store::table) makes is committed at once.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -52,8 +52,8 @@ impl Transaction {
             Ok(root)
         })?;
         // The program may pass the handle to other threads. Their transactions wait for this lock, and then find the
-        // table either committed or gone. If they did not wait, a rollback, which frees the root, would lose what they
-        // had committed.
+        // table either committed or gone. If they did not wait, a rollback of this transaction would free the root, and
+        // lose what they had committed.
         self.take(&Target::Table(root), Mode::Exclusive)?;
         let table = self.engine().tables.handle(name, root);
         let tree = self.engine().tables.tree(root);

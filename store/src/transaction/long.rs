@@ -173,8 +173,8 @@ impl Transaction {
     /// Allocates the next page of a value, and writes the page before it.
     fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
         ahead.next(self)?;
-        // Locks this mutex only after waiting for room. To free that room, the keeper may have to move this
-        // transaction's undo forward, for which it needs the mutex.
+        // Locks this mutex only after waiting for room. To free that room, the keeper may have to log this
+        // transaction's undo again, and it needs the mutex for that.
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         let busy = undoable.busy.lock();
         let engine = self.engine();
@@ -196,7 +196,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Returns the room for [`PAGES_AHEAD`] pages and one more, which ends the chain.
+    /// Returns the room that is needed for [`PAGES_AHEAD`] pages, and for one more page, which ends the chain.
     fn room(page_bytes: usize) -> Room {
         let pages = PAGES_AHEAD + 1;
         Room { bytes: pages * (page_bytes as u64 + 2 * OBJECT_OVERHEAD), objects: pages * 2 }

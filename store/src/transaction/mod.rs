@@ -66,8 +66,8 @@ pub struct Transaction {
     state: Cell<State>,
     /// The steps of the transaction; `None` before its first change.
     undoable: Option<Arc<Undoable>>,
-    /// The transaction's locks. Reads take locks too. The cell is borrowed only while a lock is taken, and never during
-    /// a call of other code.
+    /// The transaction's locks. Reads take locks too. The `RefCell` is borrowed only while a lock is taken, and never
+    /// while the program's code runs.
     held: RefCell<Held>,
     /// The reason why a lock was refused, if that made the transaction fail.
     refused: Cell<Option<Refused>>,
@@ -115,7 +115,7 @@ impl Transaction {
     }
 
     /// Begins a transaction with the age of an earlier one, which has ended. In a deadlock the youngest transaction
-    /// gives way, so this one will not have to give way again and again.
+    /// gives way. So thanks to its age, this one will not have to give way again and again.
     pub(crate) fn with_age(running: &Arc<Running>, id: TxId, age: TxId) -> Self {
         Self {
             running: Arc::clone(running),
@@ -269,7 +269,7 @@ impl Transaction {
         self.engine().poison.check()
     }
 
-    /// Returns the log object that has to be durable before anybody may be told what the transaction has read; 0 if
+    /// Returns the log object that has to be durable before the program may pass on what the transaction has read; 0 if
     /// there is none.
     pub(crate) fn depends_on(&self) -> Lsn {
         self.held.borrow().depends_on()

@@ -243,14 +243,14 @@ impl Transaction {
         Ok(room)
     }
 
-    /// Gives back the room of a step that was made or failed. [`add_step`](Self::add_step) reserves the room for
-    /// undoing the step.
+    /// Gives back the room of a step, whether the step was made or failed. [`add_step`](Self::add_step) reserves the
+    /// room for undoing the step.
     pub(crate) fn admitted(&self, room: Room) {
         self.engine().admission.give_back(room);
     }
 
-    /// Reserves room for the transaction's commit or its end, when the transaction makes its first change. The commit
-    /// or the end may need a batch of its own.
+    /// When the transaction makes its first change, reserves room for its commit, or for the object that ends its
+    /// rollback. That object may need a batch of its own.
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;
@@ -300,7 +300,7 @@ impl Transaction {
 pub(crate) fn chain_given_up(undo: &[u8]) -> Option<PageId> {
     match Undo::decode(undo) {
         Ok(Undo::Row { old: Some(old), .. }) => match leaf_value(old) {
-            // If the key is long and the value empty, there is no chain.
+            // A long key with an empty value has no chain.
             Ok(Value::Long { first, .. }) => Some(first).filter(|first| *first != 0),
             _ => None,
         },

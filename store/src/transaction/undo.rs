@@ -53,7 +53,7 @@ impl Transaction {
         undone
     }
 
-    /// Undoes all steps after the first `until` ones, the newest first.
+    /// Undoes all steps except the first `until` ones, beginning with the newest.
     pub(super) fn undo_to(&mut self, until: usize) -> Result<(), Error> {
         let Some(undoable) = self.undoable.clone() else { return Ok(()) };
         loop {

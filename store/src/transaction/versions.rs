@@ -16,7 +16,7 @@ type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
     /// Records for snapshots that the transaction has ended. This happens before the transaction's first lock is
-    /// released. Returns the rows that the caller has to [check](Self::look_at) after that.
+    /// released. Returns the rows that the caller then has to [check](Self::look_at).
     pub(super) fn end_for_snapshots(&self) -> Vec<Arc<Place>> {
         let end = |undoable: &Arc<Undoable>| noting::end(&self.engine().versions, undoable);
         self.undoable.as_ref().map(end).unwrap_or_default()

@@ -5,13 +5,13 @@ use smallvec::SmallVec;
 use crate::buffer::{MOST_AHEAD, Pool};
 use crate::format::PageId;
 
-/// The number of leaves that a scan must reach in order, after its first one, before it reads ahead. A program that
-/// reads only a few rows may reach two leaves, for which nothing should be read ahead.
+/// A scan reads ahead only after it has reached this many leaves in order, not counting its first one. A program that
+/// reads only a few rows may reach two leaves, and nothing should be read ahead for it.
 const FROM_LEAF: u32 = 2;
 /// The number of leaves that are read ahead the first time. The number then doubles each time.
 const FIRST: usize = 2;
 
-/// The next leaves in the order of the scan, as far as the parent page points to them.
+/// The next leaves in the order of the scan, up to the last one below the same parent page.
 pub(super) type Coming = SmallVec<[PageId; 2 * MOST_AHEAD]>;
 
 /// The state of reading ahead, for a scan in one direction.

@@ -23,7 +23,8 @@ pub(crate) struct LeafCopy {
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Option<LeafCopy>, Range<usize>);
 
-/// What the inner pages above a leaf show about it: its fence, and the next leaves in the order of the scan.
+/// What the inner pages above a leaf show: the leaf's fence (see `LeafCopy`), and the next leaves in the order of the
+/// scan.
 #[derive(Debug, Default)]
 struct Beside {
     fence: Option<Vec<u8>>,
@@ -100,9 +101,10 @@ impl Tree<'_> {
         Ok(leaf)
     }
 
-    /// Returns whether a leaf has certainly not changed since it was copied, and so still has all rows up to the end
-    /// of its range. That is certain if the copy has rows, and the leaf has no newer change ([`Found`](super::Found)).
-    /// The leaf's range may have grown, because a leaf takes over the range of a neighbour that is freed.
+    /// Returns true if the leaf has certainly not changed since it was copied. Then it still has all rows up to the end
+    /// of its range. That is certain if the copy has rows, and the leaf still has the same LSN (see
+    /// [`Found`](super::Found)). The leaf's range may have grown, because a leaf takes over the range of a neighbour
+    /// that is freed.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
         // If the page cannot be read, this returns false, and the scan's next descent from the root reports the error.
         let now = self.pager.pool.read(leaf.id).ok();
@@ -169,7 +171,7 @@ impl Rows {
     }
 }
 
-/// The number of paths down a tree from which the store estimates how many rows the tree has.
+/// To estimate how many rows a tree has, the store follows this many paths down the tree.
 const WAYS: usize = 16;
 
 impl Tree<'_> {
@@ -180,7 +182,8 @@ impl Tree<'_> {
         let mut rows = 0.0;
         let mut leaves = 0.0_f64;
         for nth in 0..WAYS {
-            // The position of the path within the part of the tree below the current page, from 0 to 1.
+            // Where the path lies within the part of the tree below the current page: 0 is that part's left end, and 1
+            // its right end.
             let part = std::cell::Cell::new((nth as f64 + 0.5) / WAYS as f64);
             let choose = |page: &[u8], _, children: &mut Vec<usize>| {
                 let count = cell_count(page) + 1;

@@ -22,8 +22,8 @@ struct Halves {
 }
 
 impl<'a> Tree<'a> {
-    /// Splits one page on the path to the leaf of a key, if any is full. The caller repeats this until the leaf has
-    /// room.
+    /// Splits one page on the path to the leaf for a key, if one of these pages is full. The caller repeats this until
+    /// the leaf has room.
     pub(super) fn make_room(&self, key: &[u8], bytes: usize, purpose: Purpose) -> Result<(), Error> {
         let mut page = self.pager.pool.write(self.root)?;
         if is_full(&page, key, bytes)? {
@@ -82,8 +82,8 @@ impl<'a> Tree<'a> {
         set_extra(&mut new_root, first.id);
         let pointer = inner_cell(&halves.separator, second.id);
         Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
-        // In `pages`, the three tree pages come first, and then the maps. The reason is that the two new pages may have
-        // one map in common, or one map each.
+        // `pages` begins with the three tree pages, and the maps follow. There may be one map or two, because the same
+        // map may cover both new pages.
         let changes = [
             (first.map + 3, first.set),
             (second.map + 3, second.set),
@@ -99,8 +99,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Checks that this thread has latched none of the pages that were found as free. A latched page is in use, so if it
-/// was found as free, the map must be damaged.
+/// Checks that this thread has latched none of the pages that the allocator has found. A latched page is in use, so if
+/// the allocator takes it for a free one, the space map must be damaged.
 fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     match given.iter().find(|page| latched.contains(&page.id)) {
         Some(page) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(page.id) }),
@@ -108,7 +108,7 @@ fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     }
 }
 
-/// Returns whether a page has to be split before a cell can be added to it, or to a page below it.
+/// Returns whether a page must be split before a cell is added to it or to a page below it.
 fn is_full(page: &Writing<'_>, key: &[u8], bytes: usize) -> Result<bool, Error> {
     if kind(page.bytes()) == PageKind::Inner {
         return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);

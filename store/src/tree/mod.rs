@@ -39,7 +39,8 @@ const MOST_SPLITS: u32 = 1000;
 /// The size of a slot in bytes.
 const SLOT: usize = 2;
 
-/// Returns the longest cell that holds its value in the leaf, in bytes. A longer value goes to a chain of pages.
+/// Returns the largest size in bytes of a cell whose value is in the leaf itself. A longer value goes to a chain of
+/// pages.
 pub(crate) fn inline_limit(page_bytes: usize) -> usize {
     (page_bytes - PAGE_HEADER_BYTES) / 4
 }
@@ -151,8 +152,8 @@ impl<'a> Tree<'a> {
         let mut way = self.pager.pool.way();
         loop {
             let gone = self.go_down(&mut way, &latch, &choose);
-            // Checks the path while the leaf is latched. If the path is outdated, the result does not count, not even
-            // an error, because the pages may have been read at different moments and may not fit together.
+            // Checks the path while the leaf is latched. If the path is outdated, its pages may be from different
+            // moments and may not fit together. So the result is ignored, even if it is an error.
             if way.is_current() {
                 return gone;
             }
@@ -172,7 +173,7 @@ impl<'a> Tree<'a> {
             let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
             let page = match at_hand {
                 Some(page) => {
-                    // There are copies only of inner pages, but damaged pages may lead to one on the wrong level.
+                    // Only inner pages are copied, but damaged pages may lead to one on the wrong level.
                     is_leaf(page.bytes(), id, above)?;
                     page
                 }

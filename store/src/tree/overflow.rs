@@ -24,8 +24,8 @@ pub(crate) struct ChainPage<'a> {
 }
 
 /// Allocates a page for the next piece of a value. Then writes the page before it, which now refers to the new page.
-/// The undo frees the new page. Makes the new page an empty page of a chain at once, so that its old content is not
-/// mistaken for the root of a table. Returns the new page, the log object, and the undo.
+/// The undo frees the new page. Immediately makes the new page an empty overflow page, so that nothing mistakes its old
+/// content for the root of a table. Returns the new page, the log object, and the undo.
 pub(crate) fn add_to_chain(
     pager: &Pager,
     space: &Space,

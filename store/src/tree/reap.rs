@@ -30,8 +30,8 @@ pub(crate) enum Reaped {
 
 impl<'a> Tree<'a> {
     /// Frees some leaves, from the left. No other thread uses the tree, and the caller has reserved room for the
-    /// largest log object. The log object is never undone, because a committed transaction has dropped the tree, or
-    /// because the tree has no rows.
+    /// largest log object. The log object is never undone. It need not be, because the tree has no rows, or because a
+    /// committed transaction has dropped it.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
         // The path down to the lowest inner page. It begins at the last page that has more than one child, or at the
         // root if there is no such page.

@@ -22,7 +22,7 @@ pub(crate) struct Moved {
 
 impl<'a> Tree<'a> {
     /// Moves some pages to free pages before `limit`. Considers the inner pages on the path to a key, and all children
-    /// of the lowest one. Moves those that are not before `limit` already. The root stays where it is.
+    /// of the lowest of these pages. Moves those that are at `limit` or after it. The root stays where it is.
     pub(crate) fn relocate(&self, key: &[u8], limit: PageId) -> Result<Moved, Error> {
         let mut moved = Moved { pages: 0, next: None };
         let mut page = self.pager.pool.write(self.root)?;
@@ -81,8 +81,8 @@ impl<'a> Tree<'a> {
                 Change::Put { cell: &pointer }.apply(&mut above).map_err(damaged(parent.id()))?;
             }
         }
-        // The change of the old page also gives it a new LSN, so that a thread that has just found a row there
-        // searches again.
+        // The change also gives the old page a new LSN. So if a thread has just found a row there, it notices that it
+        // has to search again.
         let mut nothing = image.clone();
         blank(&mut nothing, PageKind::Leaf, 0);
         let (map, bit) = self.space.place_of(id);

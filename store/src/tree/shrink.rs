@@ -11,10 +11,10 @@ use crate::format::{
 use crate::pager::Author;
 
 impl<'a> Tree<'a> {
-    /// The path down to the leaf. It begins at the last page that has more than one child, or at the root if there is
-    /// no such page.
+    /// Frees the leaf that covers a key, if the leaf is empty and is not the root.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
-        // The path down to the leaf. It begins at the last page that has another child, or at the root.
+        // The path down to the leaf. It begins at the last page that has more than one child, or at the root if there
+        // is no such page.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
         let mut above = None;
         while let Some((page, place)) = path.last_mut() {

@@ -16,8 +16,8 @@ const VERSION_BYTES: u64 = 256;
 pub(crate) enum Image {
     /// There was no row.
     Absent,
-    /// The row's cell. If the cell refers to pages of a long value, these are not freed before another variant replaces
-    /// the cell.
+    /// The row's cell. If the cell refers to pages of a long value, the store replaces the cell by `Copied` or
+    /// `Damaged` before it frees these pages.
     Cell(Arc<[u8]>),
     /// The row's long value, copied because its pages were freed.
     Copied(Arc<Vec<u8>>),
@@ -66,7 +66,7 @@ impl Chain {
         self.0.is_empty()
     }
 
-    /// Returns the content of the row at a moment, if a later change is noted.
+    /// Returns the content that the row had at a moment; `None` if no change after that moment is noted.
     pub(super) fn at(&self, moment: u64) -> Option<&Image> {
         self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
     }
@@ -115,9 +115,9 @@ impl Chain {
         (grown, shrunk)
     }
 
-    /// Drops the versions of ended transactions that no snapshot needs. Returns how many bytes that freed. Calls `keep`
-    /// for each remaining version with the moment of the oldest snapshot that needs it, if that moment has changed
-    /// since the last call.
+    /// Drops the versions of ended transactions that no snapshot needs. Returns how many bytes that freed. For each
+    /// remaining version, finds the moment of the oldest snapshot that needs it. If this is another moment than last
+    /// time, calls `keep` with it.
     pub(super) fn prune<R>(&mut self, moments: &mut Moments<R>, keep: impl Fn(&mut Moments<R>, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {

@@ -1,8 +1,8 @@
 //! Old row versions for snapshots. They are kept in memory, and only while snapshots are open.
 //!
 //! Pages are changed in place, before the commit. So while a snapshot is open, a transaction that is about to change a
-//! row first notes the row's content here. The opening of the first snapshot notes the old content of all rows that
-//! open transactions have already changed.
+//! row first notes the row's content here. When the first snapshot is opened, the old content of all rows that open
+//! transactions have already changed is noted too.
 //!
 //! Invariant 55: for snapshots, a transaction ends at a single moment. That moment is after its last change of a page,
 //! and before it releases its first lock. A snapshot shows exactly the transactions that had ended when it was opened.
@@ -47,12 +47,11 @@ pub(crate) struct Versions {
     is_on: AtomicBool,
     /// Whether `due` contains rows.
     is_due: AtomicBool,
-    /// Rows to check, because the store has ended a snapshot for which versions of them were kept. Each thread that
-    /// changes a row also checks some of these rows.
+    /// The largest amount of memory that versions may take, in bytes.
     limit: u64,
     moments: Mutex<Moments<Arc<Place>>>,
-    /// Rows with versions that were kept for snapshots that have since been ended. Threads that change rows check some
-    /// of these rows each time.
+    /// Rows to check, because the store has ended a snapshot for which versions of them were kept. Each thread that
+    /// changes a row also checks some of these rows.
     due: Mutex<Vec<Arc<Place>>>,
     noted: Noted,
     ended: AtomicU64,
@@ -87,8 +86,8 @@ impl Versions {
         done
     }
 
-    /// Begins to open a snapshot. From now on, every transaction notes the rows that it changes. Returns whether
-    /// everything that open transactions changed earlier is already noted.
+    /// Begins to open a snapshot. From now on, every transaction notes the rows that it changes. Returns whether all
+    /// earlier changes of open transactions are already noted.
     pub(crate) fn begin_to_open(&self) -> bool {
         self.with_moments(|moments| {
             moments.begin_to_open();
@@ -207,7 +206,8 @@ impl Versions {
     /// If the versions take too much memory, ends the oldest snapshots. Also drops some versions that were kept for
     /// ended snapshots. Returns whether it has ended any snapshot.
     pub(crate) fn keep_to_limit(&self) -> bool {
-        // While versions of ended snapshots remain to be dropped, no more snapshots are ended.
+        // First drops versions that ended snapshots needed. Ends more snapshots only when there are no such versions
+        // left.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;
         let has_ended = is_too_much && self.end_oldest();
         if self.is_due.load(Ordering::SeqCst) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::fate::{FIRST_MOMENT, Fate};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The moment that a snapshot shows, with every transaction that had ended by that moment, and no other.
+/// The moment of a snapshot. The snapshot shows every transaction that had ended by that moment, and no other.
 #[derive(Debug)]
 pub(crate) struct Seen {
     moment: u64,

@@ -2,7 +2,8 @@
 //! look up their rows. If the system suspends a thread while that thread reads a row, only threads that use the same
 //! row are delayed.
 //!
-//! Writers find rows by hash. Putting new rows in order takes much longer, so writers leave that to scans.
+//! Writers find rows by hash. Scans also need the rows in order. Putting new rows in order takes long, so writers leave
+//! that to scans.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -119,14 +120,15 @@ impl Noted {
             let place = self.place(&row);
             let mut kept = place.kept.lock();
             if kept.is_gone {
-                // A new place can be made only after the old one is removed. So this thread helps to remove it.
+                // The row's place has been given up, and a new one can be made only after it is removed. So this thread
+                // helps to remove it.
                 drop(kept);
                 self.take_away(&place);
                 continue;
             }
             let (grown, shrunk) = kept.chain.note(fate, step, || Image::of(old));
-            // Raises the counter before it lowers it, so that the counter is never too low. A reader that finds 0 does
-            // not look for versions at all.
+            // Adds before it subtracts, so that the counter is never too low. A reader that finds 0 there does not look
+            // for versions at all.
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
             drop(kept);
@@ -177,7 +179,7 @@ impl Noted {
         place
     }
 
-    /// Removes a place that is gone, unless a new one has already replaced it.
+    /// Removes a place that is marked as gone, unless a new place has already replaced it.
     fn take_away(&self, place: &Arc<Place>) {
         let mut part = self.part(&place.row);
         if part.rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)) {

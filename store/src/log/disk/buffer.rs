@@ -10,8 +10,8 @@ use crate::log::window::Patience;
 /// The buffer in which objects wait until a batch takes them.
 #[derive(Debug)]
 pub(super) enum Buffer {
-    /// One buffer for all transactions. Its mutex determines the order of the objects (`nv-disk` in the paper's table
-    /// 3).
+    /// One buffer for all transactions. Its mutex determines the order of the objects (`nv-disk` in table 3 of the
+    /// NV-Logging paper).
     Central(Mutex<Central>),
     /// A slot for each object. One atomic operation takes the object's number, which selects the slot.
     Lists(Lists),

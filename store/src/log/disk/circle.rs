@@ -28,7 +28,8 @@ pub(super) struct Circle {
     pub(super) end: u64,
     /// The number of the next batch's first object.
     pub(super) next: Lsn,
-    /// When this was last computed, all objects with numbers below this one were durable.
+    /// All objects with numbers below this one are durable. Later objects may have become durable since this was
+    /// computed.
     pub(super) sure: Lsn,
     pub(super) batches: VecDeque<Placed>,
 }

@@ -72,7 +72,8 @@ struct Group {
 pub(crate) struct DiskLog {
     block: Arc<dyn Block>,
     head: DiskHead,
-    /// The block size of new batches, in bytes. It is the block size in the log's head, or a larger one of the device.
+    /// The block size of new batches, in bytes. It is the block size in the log's head, or the device's if that is
+    /// larger.
     block_bytes: u32,
     epoch: u32,
     grouping: Grouping,
@@ -80,7 +81,7 @@ pub(crate) struct DiskLog {
     buffer: Buffer,
     durable: AtomicU64,
     oldest: AtomicU64,
-    /// The number of free bytes in the circular area, as of the last check.
+    /// The number of free bytes in the circular area when this was last computed.
     free: AtomicU64,
     waiting_bytes: AtomicU64,
     bytes: AtomicU64,
@@ -119,7 +120,7 @@ impl Flushes {
         self.open.retain(|open| *open != number);
     }
 
-    /// Returns whether the write with this number, or an earlier one, is still open.
+    /// Returns whether the write with this number, or an earlier write, has not ended yet.
     fn are_open_until(&self, number: u64) -> bool {
         self.open.iter().any(|open| *open <= number)
     }
@@ -214,8 +215,8 @@ impl DiskLog {
     ///
     /// Direct writes report their failures to the threads that make them. But if several threads flush writes through
     /// the page cache at the same time, the kernel reports a failure to only one of them, perhaps the wrong one. So
-    /// this thread relies on its own flush only after every other write that was open at the same time has ended, and
-    /// if none of them has failed.
+    /// this thread waits until every other write that overlapped with its own has ended. It relies on its own flush
+    /// only if none of these writes has failed.
     ///
     /// # Errors
     /// [`Error::Poisoned`], or an error of the medium, which has poisoned the store.
@@ -239,8 +240,8 @@ impl DiskLog {
         written.and_then(|()| self.poison.check())
     }
 
-    /// Leads a group: takes the waiting objects, and writes them. The caller passes the locked state, and this function
-    /// unlocks it before it writes.
+    /// Takes waiting objects as a group, and writes them. The caller passes the locked state, and this function unlocks
+    /// it before it writes.
     fn lead(&self, mut state: MutexGuard<'_, State>, upto: Lsn) -> Result<(), Error> {
         let from = state.circle.next;
         let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };
@@ -261,8 +262,8 @@ impl DiskLog {
                 .try_for_each(|(placed, objects, count)| self.write(batch, placed, objects, count))
         });
         *self.spare.lock() = Some(group);
-        // Sets the poison before another thread can see that no thread writes any more. Otherwise that thread could
-        // begin to write.
+        // Sets the poison before lowering the count of writers. Otherwise another thread could see that no thread is
+        // writing, and begin to write.
         let written = written.map_err(|error| self.poison.set(&error));
         self.state.lock().writers -= 1;
         self.changed.notify_all();
@@ -312,7 +313,7 @@ impl DiskLog {
             bytes: objects.len() as u64,
             epoch: self.epoch,
             place: placed.place,
-            // With one writer at a time, everything before this batch is durable by now.
+            // If only one thread writes at a time, everything before this batch is durable by now.
             durable: self.durable.load(Ordering::SeqCst),
             block_bytes: self.block_bytes,
         };

@@ -153,8 +153,8 @@ impl DiskLog {
         }
     }
 
-    /// Counts the whole batches beyond the end, in the rest of the circular area. The log may have written such a batch
-    /// after it had wrapped around. Then it had written a newer slot before, and that slot is now damaged.
+    /// Counts the whole batches beyond the end, in the rest of the circular area. If the log had already wrapped around
+    /// when it wrote such a batch, it had written a newer slot before that, and that slot is now damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;
@@ -184,11 +184,11 @@ impl DiskLog {
     }
 
     /// Writes the last batches again. They may be only in the system's cache, because the process that wrote them died
-    /// before it flushed them, or because its flush failed.
+    /// before it flushed them, or because a flush failed.
     fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
-        // A block of this device may contain several batches, and the rest of a batch that an earlier recovery has cut
-        // off. Writing the block again changes none of them.
+        // A block of this device may also contain other batches, or part of a batch that an earlier recovery has cut
+        // off. Writing the whole block again does not change them.
         let unit = u64::from(self.block_bytes);
         for placed in batches.iter().rev().take(REWRITTEN) {
             let from = placed.place / unit * unit;

@@ -66,9 +66,9 @@ impl Extents {
         *lists = Lists { free, closed };
     }
 
-    /// Allocates memory for an object, and takes the object's number. It takes the number under the stripe's mutex, so
-    /// that no other thread can mistake the extent for an unused one. Returns `None`, without taking a number, if there
-    /// is no room.
+    /// Allocates memory for an object, and gives the object its number. Both happen under the stripe's mutex, so that
+    /// no other thread can mistake the extent for an unused one. Returns `None`, without taking a number, if there is
+    /// no room.
     pub(super) fn take(&self, bytes: u64, number: impl FnOnce() -> Lsn) -> Option<(u64, Lsn)> {
         if bytes > self.extent_bytes {
             return None;
@@ -91,7 +91,7 @@ impl Extents {
         Some((at, lsn))
     }
 
-    /// Frees the closed extents that have no object from `head` on.
+    /// Frees the full extents whose objects all have numbers below `head`.
     pub(super) fn recycle(&self, head: Lsn) {
         let mut lists = self.lists.lock();
         let lists = &mut *lists;

@@ -27,7 +27,7 @@ use crate::format::{
 };
 use crate::poison::Poison;
 
-/// The number of bytes of log for each index entry.
+/// The log has one index entry for this many bytes.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
 /// The maximum count of objects that have a number and are not persistent yet. Once half of this count is reached, a
@@ -119,8 +119,8 @@ impl NvLog {
         let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
         let end = it.find_end(head, named, on_damage)?;
         let nvm = &it.nvm;
-        // The values that were just read may not be durable yet, so both words are stored and flushed again. They are
-        // in different cache lines, and one flush covers both lines.
+        // The words that were just read may not be durable, so both are stored and flushed again. They are in different
+        // cache lines, and one flush covers both lines.
         nvm.store_u64(HEAD_OFFSET, head);
         nvm.store_u64(EPOCH_OFFSET, epoch.into());
         nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
@@ -229,7 +229,7 @@ impl NvLog {
         Ok(())
     }
 
-    /// Makes an object persistent. Flushes the object first, and only then sets its bit (section 5.2).
+    /// Makes an object persistent. Flushes the object first, and only then sets its bit (NV-Logging, section 5.2).
     fn persist(&self, lsn: Lsn, at: u64, bytes: u64) {
         self.nvm.flush(at, bytes);
         self.nvm.fence();

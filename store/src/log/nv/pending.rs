@@ -3,10 +3,9 @@
 use crate::format::{Lsn, OBJECT_ALIGNMENT};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of objects that share the same two fences.
+/// The number of objects that are made persistent together, with two fences for all of them.
 pub(super) const BATCH: usize = 64;
-/// The number of low bits of `place` that hold the object's length in cache lines. The bits above them hold its
-/// address.
+/// The low bits of `place`, this many, hold the object's length in cache lines. The high bits hold its address.
 const LENGTH_BITS: u32 = 16;
 
 /// A slot for each object that may be pending at the same time.
@@ -56,8 +55,8 @@ impl Pending {
             return None;
         }
         let place = slot.place.load(Ordering::Relaxed);
-        // If the number is unchanged, so is the place, because a slot is refilled only after this exchange has
-        // emptied it.
+        // If the number is still the same, so is the place, because a slot gets another object only after this exchange
+        // has emptied it.
         slot.lsn.compare_exchange(lsn, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         let lines = place & ((1 << LENGTH_BITS) - 1);
         Some(((place >> LENGTH_BITS) * OBJECT_ALIGNMENT, lines * OBJECT_ALIGNMENT))

@@ -4,8 +4,8 @@
 //! Threads store objects without flushing them. A thread that commits flushes its own log and fences. It then does the
 //! same for other logs, until all objects up to its commit are durable. It can do so because a flush covers what
 //! another processor has stored, while a fence covers only the flushes of its own processor. A checksum shows whether
-//! an object is valid. The seed of the checksum depends on the object's place, and places only grow. So the remains of
-//! an older object are not valid at a newer place.
+//! an object is valid. The seed of the checksum depends on the object's place, and places only grow. So what is left of
+//! an older object is not mistaken for a valid one.
 //!
 //! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
 

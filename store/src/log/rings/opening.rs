@@ -172,8 +172,8 @@ impl RingsLog {
         }
     }
 
-    /// Keeps the objects of a ring that belong to the run, and flushes them, because they may have been stored but not
-    /// flushed.
+    /// Keeps the objects of a ring that belong to the run. Flushes them, because the process that stored them may not
+    /// have done so.
     fn apply(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
         let begin = self.nvm.load_u64(self.layout.word_at(number));
         let mut ring = Ring { begin, end: begin, ..Ring::default() };

@@ -51,8 +51,8 @@ fn lose(bytes: &mut [u8], lsn: Lsn) {
     bytes[at..at + 64].fill(0);
 }
 
-/// Returns the bytes of a log with `objects` objects. The last two are from different threads, and were in flight at
-/// once. Of these two, only the second is left.
+/// Returns the bytes of a log with `objects` objects. The last two are from different threads, which wrote them at the
+/// same time. Of these two, only the second one has become durable.
 fn with_a_gap(objects: u64) -> Vec<u8> {
     loop {
         let (nvm, log) = create();
