@@ -9,8 +9,8 @@ use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
 use crate::versions::{Fate, Place, Versions};
 
-/// The number of steps that `note_all` notes while it holds the locks. The transaction that has made the steps may have
-/// to wait for these locks.
+/// The number of steps that `note_all` notes before it releases its locks for a moment. The transaction that has made
+/// the steps may be waiting for these locks.
 const AT_ONCE: usize = 64;
 
 /// Notes the version of a row that a transaction is about to change. The caller has latched the leaf, and passes the

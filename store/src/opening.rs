@@ -31,7 +31,7 @@ use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
 
-/// The kind of log in the superblock of a page file without a log. Such a file has all changes of its store.
+/// The kind of log in the superblock if the page file has no log. The file then has all changes of its store.
 pub(crate) const NO_LOG: u32 = 0;
 /// The kind of log in the superblock of a page file that names a log on blocks.
 pub(crate) const ON_BLOCKS: u32 = 1;

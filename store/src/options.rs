@@ -50,8 +50,8 @@ pub enum Scheme {
     NvDiskDecentralized,
     /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// In memory: a daemon makes log objects persistent in the background. A commit does so for the objects of its
-    /// transaction that are not persistent yet.
+    /// In memory: a daemon makes log objects persistent in the background. A commit does so for all objects up to its
+    /// own that are not persistent yet.
     FlushOnCommit,
     /// In memory: a log for each thread. The objects of all logs share one sequence of numbers. A commit flushes and
     /// fences (after Wang and Johnson).

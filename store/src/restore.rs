@@ -141,7 +141,7 @@ fn not_in_log(commit: Lsn) -> Error {
     Error::Gap { what, last: commit - 1 }
 }
 
-/// Returns the first object that is not redone any more.
+/// Returns the number of the first object that the restore leaves out.
 fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
     let next = history.end_of_run(begin);
     let limit = match to {

@@ -226,7 +226,7 @@ impl Tables {
         self.names.write().clear();
     }
 
-    /// Forgets a table whose creation was rolled back. Its root page may become the root of another table.
+    /// Forgets a table whose creation was rolled back. From now on, its root page may become the root of another table.
     pub(crate) fn forget(&self, tree: &TreeOfTable) {
         self.roots.lock().remove(&tree.root);
     }

@@ -104,8 +104,8 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
 }
 
-/// The name of a file that records up to which log object the store has got, as far as the archive knows. If the
-/// archive ends earlier, segments are missing at its end.
+/// The name of a file with a number below which the store has had every log object. If the archive ends before that
+/// number, segments are missing at its end.
 const REACHED: &str = "reached";
 
 /// Records that the store has had all objects with numbers below `end`. The record is durable on return.

@@ -6,8 +6,9 @@ use crate::format::{PageId, lsn};
 
 impl Pool {
     /// Writes adjacent pages home, past the cache. No transaction may be reading these pages. The pages are not durable
-    /// on return, and a crash may tear them. The pages' LSN must be the number of a durable log object. If a crash lost
-    /// that object, later objects could get lower numbers than the LSN, and redo would skip their changes.
+    /// on return, and a crash may tear them. The pages' LSN must be the number of a durable log object. Otherwise a
+    /// crash could lose that object. Later objects would then get lower numbers than the LSN, and redo would skip their
+    /// changes of these pages.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is full; any other error has poisoned the store.

@@ -58,8 +58,8 @@ impl Ahead {
         let (first, then) = coming.split_at(window.min(coming.len()));
         let is_fetched = self.fetched >= first.len();
         self.left = pool.read_ahead(first, then, is_fetched);
-        // If the cache had no room for all of these leaves, the window starts small again. If it only has fewer leaves
-        // because the parent page points to no more, it keeps its size.
+        // If the cache had no room for all of these leaves, the window starts small again. If the parent page merely
+        // pointed to fewer leaves, the window keeps its size.
         self.window = if self.left < first.len() { self.left } else { window };
         self.fetched = then.len();
     }

@@ -13,8 +13,8 @@ use crate::running::Running;
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// The number of frames of the cache. Half as many leaves are hot, that is, used often. The whole table has twelve
-/// times as many leaves.
+/// The number of frames of the cache. The table has twelve leaves for each frame. One leaf for every two frames is hot,
+/// that is, used often.
 const FRAMES: u64 = 256;
 /// The number of frames that are kept ready for eviction.
 const READY: u64 = FRAMES / 16;

@@ -153,8 +153,8 @@ impl DiskLog {
         }
     }
 
-    /// Counts the whole batches beyond the end, in the rest of the circular area. If the log had already wrapped around
-    /// when it wrote such a batch, it had written a newer slot before that, and that slot is now damaged.
+    /// Counts the whole batches beyond the end, in the rest of the circular area. Such a batch may be from a time after
+    /// the log had wrapped around once more. Then a newer slot was written before it, and that slot is now damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;
