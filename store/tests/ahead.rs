@@ -1,4 +1,5 @@
-//! Scans that read leaves ahead, while other transactions change the same rows, and while some pages cannot be read.
+//! Scans read leaf pages ahead of the rows that they return. Meanwhile, other transactions change the same rows, and
+//! some pages cannot be read.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -43,7 +44,7 @@ fn fill(store: &Store, name: &str) -> Table {
     table
 }
 
-/// Returns the media of a store that has written all its pages home.
+/// Returns the media of a store that has written all its pages to the page file.
 fn images() -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest()).unwrap();

@@ -1,4 +1,4 @@
-//! Makes backups of a running store, and restores them to later moments with the archive.
+//! Makes backups of a running store. Uses the archive to restore them to later moments.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

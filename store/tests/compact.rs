@@ -57,7 +57,7 @@ fn free_space_goes_back_to_the_file_system() {
         let after = std::fs::metadata(path.join("pages")).unwrap().len();
         assert_eq!((compacted.bytes_before, compacted.bytes_after), (before, after));
         let pages = store.verify().unwrap().pages;
-        // Besides the pages in use, the file may have its head and the pages that an undo may need.
+        // The file has slightly more pages than are in use: its head, and free pages that an undo may need.
         assert!(after < before / 2 && after / 4096 < pages + 150, "{scheme:?}: {pages} pages, {compacted:?}");
         assert!(compacted.pages_moved > 0, "{scheme:?}: {compacted:?}");
         assert_eq!(rows(&store, &table), model, "{scheme:?}");

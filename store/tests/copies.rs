@@ -22,8 +22,8 @@ fn is_there_always(n: u32) -> bool {
     n.is_multiple_of(4)
 }
 
-/// Puts all keys of a range that do not always have a row, and deletes them again. This splits pages, and frees empty
-/// ones.
+/// Puts rows under those keys of a range that do not always have a row, and then deletes these rows. The puts split
+/// pages, and the deletions empty and free pages.
 fn churn(store: &Store, table: &Table, first: u32, round: u32) {
     let keys: Vec<u32> = (first..first + KEYS / 4).filter(|n| !is_there_always(*n)).collect();
     for some in keys.chunks(20) {

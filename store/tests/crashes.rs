@@ -97,7 +97,7 @@ fn inv39_with_many_threads_too() {
     }
 }
 
-/// With this much data, the store evicts pages and writes them home all the time.
+/// With this much data, the store evicts pages and writes them to the page file all the time.
 #[test]
 fn inv30_nor_at_ten_times_the_smallest_cache() {
     for seed in 0..runs().div_ceil(4) {
@@ -158,7 +158,7 @@ fn loses_something(scheme: Scheme, seed: u64, is_fence: bool) -> bool {
     found.map_or(true, |found| found.is_none())
 }
 
-/// Recovery repairs a page that was torn while it was being written home.
+/// A crash tears a page while the store writes it to the page file. Recovery must repair the page.
 #[test]
 fn inv31_torn_pages_are_put_right() {
     let rig = Rig::new(None);

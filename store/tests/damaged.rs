@@ -78,7 +78,8 @@ fn a_damaged_byte_anywhere_is_an_error_or_harmless() {
 #[test]
 fn pages_that_make_no_sense_are_errors() {
     let mut images = make(Scheme::Auto);
-    // First writes all pages home. Otherwise recovery would redo changes that repair the damaged pages.
+    // First makes a checkpoint, which writes all pages to the page file. Otherwise recovery would redo changes, and so
+    // repair the damaged pages.
     {
         let rig = Rig::new(Some(images));
         let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
@@ -146,7 +147,8 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
     }
 }
 
-/// If the store accepted such a page, a thread would wait forever for the log to be durable up to the page's LSN.
+/// The store must refuse a page whose LSN is beyond the end of the log. Otherwise a thread would wait forever until the
+/// log is durable up to that LSN.
 #[test]
 fn a_page_that_is_newer_than_the_log_is_an_error() {
     let mut images = make(Scheme::Auto);

@@ -1,4 +1,4 @@
-//! Each run makes one call of a medium fail.
+//! In each run, one write or flush of a file fails.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -16,7 +16,8 @@ fn some_error() -> MediumError {
     MediumError::Unsupported { what: "this call, which was made to fail," }
 }
 
-/// The number of rows of the other data that each transaction changes.
+/// Each transaction changes this many rows of the first half of the other data, and the corresponding rows of the
+/// second half.
 const BESIDE: u32 = 8;
 
 /// Commits transactions until a call fails. Returns how many commits were acknowledged.
@@ -62,7 +63,7 @@ fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what
 }
 
 /// Makes one call fail in each run, from the first call on. With ten times as much data as the cache holds, only every
-/// seventh call is made to fail. Returns in how many runs a caller got the error, in percent.
+/// seventh call is made to fail. Returns the percentage of runs in which a caller got the error.
 fn fail_each(
     (scheme, data): (Scheme, Data),
     of: fn(&Rig) -> &RecordingBlock,
@@ -116,7 +117,7 @@ fn fail_pages(data: Data) {
     for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
         for operation in [BlockOp::Write, BlockOp::Flush] {
             let noticed = fail_each((scheme, data), |rig| &rig.pages, operation, "page file");
-            // While everything fits into the cache, there are few such calls.
+            // While everything fits into the cache, the store rarely writes or flushes the page file.
             let least = if data == Data::TenTimes { 80 } else { 5 };
             assert!(noticed > least, "{scheme:?}, {data:?}, {operation:?}: {noticed} % noticed");
         }
@@ -143,9 +144,10 @@ fn inv37_so_does_one_of_pages_at_ten_times_the_smallest_cache() {
     fail_pages(Data::TenTimes);
 }
 
-/// A flush of the page file fails in a checkpoint, and the process ends. The next opening reads what the process wrote
-/// from the system's cache. Then the power fails at any step of that opening. A checkpoint flushes the double-write
-/// area, the pages at home, and the superblock; `nth` says which of these flushes fails.
+/// During a checkpoint, a flush of the page file fails, and the process ends. The next opening finds everything that
+/// the process wrote, because it is still in the system's cache. Then the power fails at any step of that opening. A
+/// checkpoint makes three flushes: after it has written the double-write area, the pages, and the superblock. `nth`
+/// says which of them fails.
 fn open_after_a_failed_flush(nth: u64) {
     const ROWS: u64 = 40;
     let open = |rig: &Arc<Rig>| Store::open_on(OnRig(Arc::clone(rig)), small(Scheme::Auto));

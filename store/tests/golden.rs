@@ -67,8 +67,8 @@ fn row(n: u64) -> ([u8; 8], Vec<u8>) {
     (n.to_be_bytes(), vec![n as u8; len])
 }
 
-/// Makes a store with rows at home, rows only in the log, a deleted row, and a transaction that has not committed. It
-/// also has a bulk load that has committed, and one that has not.
+/// Makes a store with rows in the page file, rows only in the log, a deleted row, and a transaction that has not
+/// committed. It also has a bulk load that has committed, and one that has not.
 fn make(scheme: Scheme) -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
@@ -112,8 +112,9 @@ fn stores_of_each_version_are_opened() {
     }
 }
 
-/// Superblocks before version 4 do not say what is home. So when this build first opens such a store, it replaces the
-/// log, even if the power fails at any step of the opening. A copy that was made before no longer finds its log.
+/// Before version 4, a superblock did not say up to which log object the page file has all changes. So when this build
+/// first opens such a store, it replaces the log, even if the power fails at any step of the opening. An older copy of
+/// the page file then no longer finds its log.
 #[test]
 fn inv76_an_older_copy_that_does_not_say_what_is_home_is_refused() {
     let open = |images: &Images, scheme| {

@@ -24,7 +24,7 @@ struct Growing {
     asks: Mutex<Option<mpsc::Sender<()>>>,
     /// The channel from which the file learns that the other thread has read.
     read: Mutex<mpsc::Receiver<()>>,
-    /// The number of growths that still wait for the other thread.
+    /// How many more times the growth of the file waits for the other thread.
     left: AtomicU64,
 }
 

@@ -14,7 +14,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// Puts `rounds` rows of 1000 bytes, each in a transaction of its own, so that the log moves on.
+/// Puts `rounds` rows of 1000 bytes, each in a transaction of its own, to use up space in the log.
 fn write(store: &Store, rounds: u64) -> Result<(), Error> {
     let busy = store.table("busy")?;
     let value = [7; 1000];

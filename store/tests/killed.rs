@@ -18,7 +18,7 @@ const THREADS: u64 = 6;
 const DIR: &str = "STORE_KILLED_DIR";
 const SCHEME: &str = "STORE_KILLED_SCHEME";
 const SEED: &str = "STORE_KILLED_SEED";
-/// The number of other rows. They need ten times as many pages as the cache has frames.
+/// The number of rows in the table `others`. They need ten times as many pages as the cache has frames.
 const OTHERS: u64 = 64 * 10 * 7;
 
 fn smallest(scheme: Scheme) -> Options {

@@ -50,7 +50,7 @@ impl Case {
         self.page_bytes.map_or(options.clone(), |bytes| options.page_bytes(bytes))
     }
 
-    /// Returns the value of a row. The value begins with this number, and has the row's length.
+    /// Returns the value of a row: this number, padded with dots to the length of a row.
     fn row(self, number: i64) -> Vec<u8> {
         let mut row = vec![b'.'; self.row_bytes];
         row[..8].copy_from_slice(&number.to_le_bytes());
@@ -210,7 +210,7 @@ fn inv30_kills_lose_nothing_that_was_acknowledged() {
     killed_on_all(IN_CACHE, 3);
 }
 
-/// With this much data, the store evicts pages and writes them home all the time.
+/// With this much data, the store evicts pages and writes them to the page file all the time.
 #[test]
 fn inv30_nor_do_kills_at_ten_times_the_smallest_cache() {
     killed_on_all(SMALLEST, 2);

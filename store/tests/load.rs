@@ -379,7 +379,8 @@ fn inv53_pages_that_others_had_are_read_anew() {
         while store.verify().unwrap().dropped > 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // A load takes no page to which an object in the log refers, so the test first lets the store give up that log.
+        // A load reuses no page to which an object in the log refers. After this checkpoint, the log has no such
+        // objects.
         store.checkpoint().unwrap();
         let pages = store.metrics().pages;
         let table = store.table("t").unwrap();

@@ -1,4 +1,4 @@
-//! Bulk-loaded rows must be in backups and archives. Where they are not, a restore must say what is missing.
+//! Backups and archives must contain bulk-loaded rows. If an archive lacks them, a restore must report the gap.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

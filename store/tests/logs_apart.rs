@@ -28,8 +28,8 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Returns options for a log on a block medium in the separate directory. A test has no NVRAM, but the same code
-    /// names logs in memory.
+    /// Returns options for a log on a block medium in the separate directory. A log in NVRAM would get its name from
+    /// the same code, but tests have no NVRAM.
     fn options(&self) -> Options {
         options(Scheme::NvDisk).log(LogMedium::Nvram(self.path("logs")))
     }
@@ -107,7 +107,8 @@ fn inv75_a_new_store_leaves_the_log_of_the_one_that_was_moved_away() {
     assert!(!has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The restored store has the same identity as the store that was moved away, and takes over its path.
+/// The old store is moved to another path. The restored store has the same identity as the old one, and gets the path
+/// that the old one had.
 #[test]
 fn inv75_a_restore_leaves_the_log_of_the_store_that_it_replaces() {
     let place = Place::new();
@@ -236,8 +237,8 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     let log = place.only_log();
     place.rename("s", "moved");
     let backup = fs::read(place.path("backup").join("pages")).unwrap();
-    // The superblocks of earlier builds did not say what is home. Those builds also gave the unfinished copy another
-    // name.
+    // The superblocks of earlier builds did not say up to which log object the page file has all changes. Those builds
+    // also gave the unfinished copy another name.
     let mut earlier = backup.clone();
     let slot = |at: u64| PageFileHead::decode(&backup[at as usize..]).ok();
     let mut head = SLOT_OFFSETS.into_iter().filter_map(slot).max_by_key(|head| head.number).unwrap();
@@ -258,8 +259,9 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     assert!(has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The path of the log directory is so long that the name of a log just fits after it, but no longer name. Before it
-/// makes a log, the store makes a probe file with a longer name. This fails even for a user who may write everywhere.
+/// The path of the log directory is so long that only a name as short as the log's can follow it. The probe file, which
+/// the store makes before it makes a log, has a longer name. So making it fails even for a user who may write
+/// everywhere.
 #[test]
 fn a_store_keeps_its_log_while_no_other_can_be_made() {
     let place = Place::new();

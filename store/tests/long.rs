@@ -280,7 +280,8 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
 struct Crashing<'a> {
     rest: &'a [u8],
     rig: &'a Rig,
-    /// The numbers of remaining bytes at which the media crash. The last element is the first crash.
+    /// A crash is scheduled when this many bytes of the source are left. The last element is the largest number, so it
+    /// is the first crash.
     crashes: Vec<usize>,
     random: fastrand::Rng,
 }

@@ -43,8 +43,8 @@ impl Media for Device {
     }
 }
 
-/// The files are copied while the store is open, so they are as after a crash: the rows are only in the log, and a
-/// transaction has to be rolled back.
+/// The files are copied while the store is open, so the copy looks like a store after a crash: the rows are only in the
+/// log, and a transaction has to be rolled back.
 #[test]
 fn inv33_a_store_goes_on_on_devices_with_other_blocks() {
     for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {

@@ -1,6 +1,7 @@
-//! Mutation tests. Each test breaks one rule of recovery, of the cache, or of writing pages home, and repeats a run
-//! until the run fails. A run is either a random walk through the whole interface, or transactions beside checkpoints.
-//! The store has ten times as much data as its cache holds, and the cache has the smallest possible size.
+//! Mutation tests. Each test breaks one rule: of recovery, of the cache, or of writing pages to the page file. Then it
+//! repeats a run until the run fails. A run is either a random walk through the whole interface, or a series of
+//! transactions during checkpoints. The store has ten times as much data as its cache holds, and the cache has the
+//! smallest possible size.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -85,8 +86,8 @@ fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
 
 fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     let is_noticed = |seed: u64| {
-        // With `Auto`, the log becomes durable when a thread waits for that. With `FlushOnInsert`, it is durable at
-        // once.
+        // With `Auto`, a log object becomes durable when a thread waits for that. With `FlushOnInsert`, it becomes
+        // durable when it is put into the log.
         let scheme = if seed.is_multiple_of(2) { Scheme::Auto } else { Scheme::FlushOnInsert };
         match catch_unwind(AssertUnwindSafe(|| run(rule, scheme, seed))) {
             Ok(Ok(_)) => None,

@@ -40,8 +40,8 @@ fn is_refused(images: &Images, scheme: Scheme, what: &str) {
     assert!(memory.starts_with(&images.memory), "{scheme:?}: {what}");
 }
 
-/// The copies were made at four moments: before the first checkpoint, after it, at the end of the first opening, and
-/// after the store was closed.
+/// The copies of the page file were made at four moments: before the first checkpoint, between the first and the
+/// second, just before the store was closed, and just after.
 #[test]
 fn inv76_an_older_page_file_is_refused_once_its_log_was_given_up() {
     for scheme in schemes() {
@@ -70,7 +70,7 @@ fn inv76_an_older_page_file_is_refused_once_its_log_was_given_up() {
     }
 }
 
-/// The log still has everything that the copy lacks, so the copy does no harm.
+/// The page file is an older copy. The log still has everything that the copy lacks, so recovery must succeed.
 #[test]
 fn inv76_an_older_page_file_is_brought_up_to_date_by_a_log_that_has_everything() {
     for scheme in schemes() {
@@ -168,7 +168,7 @@ fn a_store_that_needs_a_damaged_superblock_says_that_it_is_damaged() {
     }
 }
 
-/// According to the page file, some changes are home that the older log does not contain.
+/// The superblock says up to which log object the page file has all changes. The older log ends before that object.
 #[test]
 fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     for scheme in schemes() {
@@ -190,8 +190,8 @@ fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     }
 }
 
-/// Not even a salvage combines the old page file with the newer log. This holds whether the store kept its log after
-/// the copy, or replaced it.
+/// Not even a salvage combines the old page file with the newer log. After the copy of the page file was made, the
+/// store either kept its log or replaced it.
 #[test]
 fn inv76_a_restored_page_file_beside_a_newer_log_stays_as_it_is() {
     for log_bytes in [4 << 20, 32 << 20] {

@@ -19,8 +19,8 @@ use duralite_store::{Options, Scheme, Store};
 
 const DISK_BYTES: u64 = 24 << 20;
 const KIND: FileSystemKind = FileSystemKind::Ext4;
-/// The number of images that the test makes at each sync. The images differ in which unsynced writes have reached the
-/// disk.
+/// The number of images that the test makes for each chosen moment. The images differ in which unsynced writes have
+/// reached the disk.
 const IMAGES_PER_SYNC: u32 = 5;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized];
 
@@ -67,8 +67,9 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     (ran, events.take())
 }
 
-/// Checks what a power cut just before a sync may leave, for `moments` of the run's syncs. No image contains a torn
-/// block, because this test is not about how the file system handles torn blocks. Returns how many images were checked.
+/// Checks what a power cut may leave, at up to `moments` random moments of a run. Each moment is just before a sync or
+/// an acknowledgement. No image contains a torn block, because this test is not about how the file system handles torn
+/// blocks. Returns how many images were checked.
 fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
     let (ran, events) = record(scheme, seed);
     let mut random = fastrand::Rng::with_seed(seed);

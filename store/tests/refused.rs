@@ -74,7 +74,8 @@ fn a_directory_with_something_else_is_no_store() {
     assert!(matches!(Store::open(file, options(Scheme::Auto)), Err(Error::Io { .. })));
 }
 
-/// Somebody has renamed the page file. Neither of the new names is one that a store gives to a file that it may remove.
+/// Somebody has renamed the page file. The store may delete files whose names it uses for unfinished stores and copies,
+/// but it never uses these two names.
 #[test]
 fn inv75_a_page_file_that_was_renamed_by_hand_stays_and_so_does_its_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,7 +211,7 @@ fn a_damaged_page_is_named_and_others_are_read() {
     let bytes = fs::read(path.join("pages")).unwrap();
     let needle = b"needle-in-a-page";
     let file = fs::OpenOptions::new().write(true).open(path.join("pages")).unwrap();
-    // Damages the row both at home and in the double-write area.
+    // Damages the row both in its page and in the double-write area.
     for at in 0..bytes.len() - needle.len() {
         if bytes[at..].starts_with(needle) {
             file.write_all_at(b"N", at as u64).unwrap();

@@ -64,9 +64,9 @@ fn inv38_a_small_log_has_the_room_that_was_promised() {
     }
 }
 
-/// Each force fills up a whole block of the log, but a transaction reserves room only for the block of its own commit.
-/// If a snapshot forced changes that have not committed, many snapshots could fill the log, and a rollback would find
-/// no room.
+/// To make the log durable, the store fills up a whole block of the log. But a transaction reserves room only for the
+/// block of its own commit. If a snapshot made uncommitted changes durable, many snapshots could fill the log, and a
+/// rollback would find no room.
 #[test]
 fn inv38_a_snapshot_writes_nothing_that_has_not_committed() {
     for scheme in [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized] {
@@ -195,7 +195,7 @@ fn inv41_nor_recovery_from_taking_it_back() {
     again.verify().unwrap();
 }
 
-/// Once steps have been undone, they reserve no more room in the log or in the page file, however often a transaction
+/// Steps that have been undone must not keep room reserved in the log or in the page file, however often a transaction
 /// undoes steps.
 #[test]
 fn inv38_steps_that_were_taken_back_to_a_savepoint_keep_no_room() {

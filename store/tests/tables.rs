@@ -142,8 +142,8 @@ fn inv51_no_other_transaction_uses_a_table_before_its_creation_has_committed() {
     }
 }
 
-/// Makes a table in a transaction and undoes its creation. Then makes a second table outside the transaction, which
-/// gets the page of the first. Returns the transaction and the second table.
+/// Makes a table in a transaction, and undoes its creation. Then another transaction makes a second table, which gets
+/// the root page of the first one. Returns the first transaction and the second table.
 fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     let mut maker = store.begin();
     let before = maker.savepoint();
@@ -158,8 +158,8 @@ fn after_a_table_that_was_not_made(store: &Store) -> (Transaction, Table) {
     (maker, next)
 }
 
-/// After the creation of a table is undone, the next table gets its page. The transaction that has undone the creation
-/// is still open, and must not prevent others from using the next table.
+/// After the creation of a table is undone, the next table gets its root page. The transaction that has undone the
+/// creation is still open, and must not prevent others from using the next table.
 #[test]
 fn inv51_a_table_that_was_not_made_keeps_nobody_from_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
@@ -335,8 +335,8 @@ fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -
     Ok(())
 }
 
-/// Invariant 51, with crashes at any step, and with the smallest cache. After a crash, the store must have what a
-/// prefix of the commits made. Each page must either be free, or be in use exactly once.
+/// Invariant 51, with crashes at any step, and with the smallest cache. After a crash, the store must have exactly what
+/// the first few commits made, for some number of commits. Each page must either be free, or be in use exactly once.
 #[test]
 fn inv51_tables_are_whole_or_gone_after_a_crash_anywhere() {
     for (seed, scheme) in (1..).zip(schemes()) {

@@ -57,7 +57,7 @@ pub(crate) struct Span<'a> {
     pub(crate) is_reverse: bool,
 }
 
-/// Passes the rows to `show`, one by one from one end, as long as `show` returns true.
+/// Passes the rows to `show` one by one, from the last row backwards if `is_reverse`. Stops when `show` returns false.
 pub(crate) fn each<I: DoubleEndedIterator>(
     mut rows: I,
     is_reverse: bool,
@@ -71,7 +71,7 @@ pub(crate) fn each<I: DoubleEndedIterator>(
     Ok(())
 }
 
-/// The body of a transaction. It does the same each time it is run.
+/// The body of a transaction. It may run several times, so it must do the same each time.
 pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tx) -> Done<()> + 'a;
 
 /// A thread's access to a store.
@@ -80,8 +80,8 @@ pub(crate) trait Session {
     /// if this returns `Ok`.
     fn attempt(&mut self, writes: bool, work: &mut Work<'_>) -> Done<()>;
 
-    /// Runs `work`, whose reads all see one committed state. Uses a snapshot if the store has snapshots besides
-    /// transactions.
+    /// Runs `work` so that all of its reads see the same committed state. Uses a snapshot if the store offers
+    /// snapshots, and otherwise a transaction.
     fn view(&mut self, work: &mut Work<'_>) -> Done<()> {
         self.attempt(false, work)
     }
@@ -91,8 +91,8 @@ pub(crate) trait Session {
 pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Loads sorted rows into an empty table, if the store has a special way to do so. Returns whether the store has
-    /// one.
+    /// If the store has a special way to load sorted rows, uses it to load the rows into an empty table, and returns
+    /// true. Otherwise does nothing and returns false.
     fn load_sorted(&self, _table: usize, _rows: &mut dyn Iterator<Item = KeyValue>) -> Result<bool> {
         Ok(false)
     }
@@ -107,8 +107,8 @@ pub(crate) struct Memory {
     pub(crate) cache_bytes: u64,
     /// The number of connections. If each connection has a cache of its own, the memory is divided among them.
     pub(crate) connections: u64,
-    /// Memory for data that waits to be written, in bytes, if the store does not keep such data in its cache. With
-    /// `None`, the store's default applies.
+    /// The memory in bytes for data that the store has not written yet, if the store does not keep such data in its
+    /// cache. `None` means the store's default.
     #[allow(dead_code)] // only used by stores of optional features
     pub(crate) buffer_bytes: Option<u64>,
 }

@@ -1,5 +1,5 @@
-//! Duralite's own store. Its files are in one directory, or the benchmark keeps the log elsewhere, in memory that it
-//! slows down.
+//! Duralite's own store. Its page file and its log may be in different directories. The benchmark can put the log into
+//! memory, and add a delay to each access.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -114,8 +114,8 @@ impl Session for NvSession<'_> {
         work(&mut NvView(store.snapshot(), tables))
     }
 
-    // If a transaction has to give way, the store itself repeats it, and the transaction keeps its age. So this
-    // function repeats nothing.
+    // `Store::run` itself repeats a transaction that has to give way, and lets it keep its age, by which the store
+    // decides which transaction gives way. So this function needs no loop.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables, .. } = self.0;
         let mut failure = None;
@@ -151,7 +151,7 @@ pub(crate) struct Rig {
     pub(crate) pages_call_ns: u32,
 }
 
-/// A rig and the options of the store on it, as one comparison needs them.
+/// A rig, and the options of the store on that rig.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) rig: Rig,

@@ -76,7 +76,8 @@ fn tpcc_fits_together_after_every_crash() {
         db.store.checkpoint().unwrap();
         let begin = rig.steps();
         steps(&db, &TPCC, 1, 10, seed);
-        // Spreads the crashes over about as many steps as the run below takes, or fewer.
+        // The run below takes about 16 times as many steps as the one above. The crashes are in the first half of the
+        // run.
         let each = (rig.steps() - begin).max(10) * 16 / 2;
         rig.crash(4, each, seed);
         steps(&db, &TPCC, 4, 40, seed);

@@ -14,7 +14,8 @@ use crate::kv::{Db, Outcome, Schema, Session};
 pub(crate) struct Thread {
     pub(crate) number: u64,
     pub(crate) rng: fastrand::Rng,
-    /// The number of rows that the thread has written under keys of its own, in all runs on this database.
+    /// A counter from which the thread makes keys and values of rows. It begins with the result of `unique`, and grows by
+    /// one with each use.
     pub(crate) serial: u64,
     /// The number of committed transactions of each kind.
     pub(crate) commits: [u64; 8],
@@ -111,8 +112,9 @@ fn cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns the first of the numbers from which a thread makes its own keys. It is larger than all numbers of earlier
-/// runs, even of other processes.
+/// Returns a number from which a thread makes its own keys. The thread counts on from there. The result is larger than
+/// those of earlier calls. It contains the time, so it differs from those of other processes unless they began a
+/// multiple of 2^30 ms (12 days) earlier.
 pub(crate) fn unique() -> u64 {
     static RUNS: LazyLock<AtomicU64> = LazyLock::new(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -36,7 +36,7 @@ pub(crate) struct Ycsb {
     pub(crate) row_bytes: usize,
     /// The distribution from which rows are drawn. `None` means the uniform distribution.
     pub(crate) zipf: Option<Zipf>,
-    /// For reads of new rows: the distribution of how many newer rows there are than the row that is read.
+    /// The distribution for reads of new rows. It says how many rows back the row to read is from the newest row.
     latest: Zipf,
     /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,
@@ -47,7 +47,8 @@ const MOST_SCANNED: u64 = 100;
 /// The first key of inserted rows, after the keys of all loaded rows.
 const INSERTED: u64 = 1 << 62;
 
-/// Ranks from 0 on, from a Zipf distribution with exponent 0.99. They are drawn by the method of Gray and others.
+/// A Zipf distribution with exponent 0.99 over ranks that begin with 0. Ranks are drawn by the method of Gray and
+/// others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zipf {
     count: u64,
@@ -140,7 +141,7 @@ impl Ycsb {
         Ok((rows, retries))
     }
 
-    /// Returns the key of the `serial`th row that the thread has inserted.
+    /// Returns the key of the row that the thread has inserted with this value of `Thread::serial`.
     fn inserted(&self, thread: &Thread, serial: u64) -> u64 {
         INSERTED + (self.run << 48) + ((thread.number & 0xff) << 40) + (serial & 0xff_ffff_ffff)
     }

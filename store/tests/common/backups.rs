@@ -6,14 +6,14 @@ use duralite_store::{Error, Keep, Options, RestoreTo, Store};
 
 use super::model::{Content, Walker, content};
 
-/// A backup, the last log object in it, and the content that the store had at that object.
+/// A backup, the number of the last log object in it, and the content that the store had after that object.
 struct Backup {
     path: PathBuf,
     last: u64,
     content: Content,
 }
 
-/// The number of the newest moments that the test remembers.
+/// The test remembers this many of the newest moments.
 const MOMENTS: usize = 30;
 
 /// The backups and the archive of one store.
@@ -21,7 +21,7 @@ pub struct Backups {
     dir: PathBuf,
     options: Options,
     backups: Vec<Backup>,
-    /// The remembered moments: log objects, each with the content that the store had at that object.
+    /// The remembered moments: the number of a log object, and the content that the store had after that object.
     moments: Vec<(u64, Content)>,
     made: u32,
 }
@@ -65,7 +65,7 @@ impl Backups {
         }
         let backup = &self.backups[walker.random.usize(0..self.backups.len())];
         let archive = Self::archive(&self.dir);
-        // After this checkpoint, the archive has all of the log so far.
+        // After this checkpoint, the archive has everything that has been logged.
         walker.store.checkpoint()?;
         let later: Vec<_> = self.moments.iter().filter(|(lsn, _)| *lsn >= backup.last).collect();
         let (archive, to, expected) = match walker.random.u8(0..3) {
@@ -90,8 +90,8 @@ impl Backups {
         Ok(())
     }
 
-    /// Prunes the archive. If the archive no longer continues a backup, restoring that backup has to fail, and the test
-    /// forgets it.
+    /// Prunes the archive. If the rest of the archive begins after the end of a backup, restoring that backup must
+    /// fail, and the test forgets the backup.
     fn prune(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         if self.backups.is_empty() {
             return Ok(());

@@ -156,8 +156,9 @@ impl OverBlock for Stepped {
     }
 }
 
-/// A file of the store on a rig. It makes each flush a step too, which [`OverBlock`] does not, and lets only
-/// `page_reads_left` page reads succeed. The flag says that the file is the log, whose reads do not count.
+/// A file of the store on a rig. [`OverBlock`] lets `Stepped` make each write a step. This type adds a step for each
+/// flush and each change of the length. It also lets only `page_reads_left` reads of pages succeed. If the flag is set,
+/// the file is the log, and its reads are not limited.
 #[derive(Debug)]
 struct Flushed(Through<Stepped>, Arc<Rig>, bool);
 

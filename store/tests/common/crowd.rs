@@ -1,5 +1,5 @@
-//! Threads that change lists, registers and long rows, and read them in snapshots. Their history says what a crash may
-//! leave. The tests compare it with what the crash has left.
+//! Threads that change lists, registers and long rows, and read them in snapshots. The history of these threads says
+//! which contents the store may have after a crash. The tests compare the recovered content with the history.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -79,7 +79,8 @@ pub fn run(
                     };
                     let span = Some((begin, now(clock)));
                     all.lock().unwrap().add(Tx { ops, fate, span }, acknowledge);
-                    // What a snapshot has seen must survive too, so the snapshot counts as an acknowledged transaction.
+                    // What a snapshot has shown must survive a crash too. So the history contains the snapshot as an
+                    // acknowledged transaction.
                     if let Some(seen) = watcher.look(store, table, clock, &mut random) {
                         all.lock().unwrap().add(seen, acknowledge);
                     }
@@ -161,7 +162,7 @@ impl Course {
         let store = self.open(&rig).unwrap();
         let ran = self.run(&rig, &store);
         drop(store);
-        // There may be only a few steps, if group commit made many transactions durable together.
+        // The run may have only a few steps, because group commit may make many transactions durable at once.
         assert!(rig.steps() > 0);
         let mut states = 0;
         for crash in rig.crashes() {

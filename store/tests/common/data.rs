@@ -8,8 +8,8 @@ use duralite_store::{Error, Options, Scheme, Store, Table, Transaction};
 use super::crash::{Images, OnRig, Rig};
 use super::{options, value};
 
-/// The amount of other data in the store. With ten times as much as the cache holds, the store evicts pages and writes
-/// them home all the time.
+/// The amount of other data in the store. If there is ten times as much data as the cache holds, the store evicts pages
+/// and writes them to the page file all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     InCache,
@@ -51,7 +51,7 @@ fn base(scheme: Scheme) -> Images {
 impl Data {
     pub const ALL: [Self; 2] = [Self::InCache, Self::TenTimes];
 
-    /// Returns the media of a store that has only the other data.
+    /// Returns the media for a test: of a store that has only the other data, or empty media if there is no other data.
     pub fn rig(self, scheme: Scheme) -> Arc<Rig> {
         Rig::new(match self {
             Self::InCache => None,

@@ -10,8 +10,8 @@ use super::crash::{Crash, Images, OnRig, Rig};
 use super::data::Data;
 use super::model::{Content, Walker, Witness, content};
 
-/// The largest number of unacknowledged commits that the store may contain: those for which the walk has not waited
-/// yet, and one in progress.
+/// The number of states that a crash may leave: with zero to three commits that are not acknowledged. The walk has not
+/// waited yet for up to two of these commits, and one may be in progress.
 const UNKNOWN: usize = 4;
 /// The largest number of page reads that a recovery may need. A recovery that needs more counts as endless.
 const READS: u64 = 1 << 20;
@@ -114,8 +114,8 @@ impl Course {
         Ok(())
     }
 
-    /// Recovers from a crash, and checks the content. Also crashes during the recovery and after it. Returns how many
-    /// states were checked.
+    /// Recovers from a crash, and checks the content. Also crashes during the recovery. Returns how many states were
+    /// checked.
     fn judge(&self, crash: Crash, states: &[Content]) -> Result<u64, String> {
         let known = crash.acknowledged as usize;
         let (again, found) = self
@@ -138,7 +138,8 @@ impl Course {
         Ok(looked)
     }
 
-    /// Recovers a store. Returns the media that crashes during the recovery left, and the store's content.
+    /// Recovers a store, with crashes during the recovery if there is a seed for them. Returns the media after each of
+    /// these crashes, and the content of the recovered store.
     fn recover(&self, images: Images, crashed: Option<u64>) -> Result<(Vec<Images>, Content), String> {
         let told = |error: Error| error.to_string();
         let rig = Rig::new(Some(images));

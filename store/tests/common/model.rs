@@ -36,11 +36,11 @@ pub fn content(store: &Store) -> Result<Content, Error> {
     Ok(content)
 }
 
-/// A witness of commits. Each commit makes a new state of the store, which has a number.
+/// An observer of commits. Each commit makes a new state of the store, and the states are numbered.
 pub trait Witness {
-    /// Notes that a transaction is about to commit, and to make this state.
+    /// The walker calls this before a transaction commits. The commit makes the state with this number.
     fn commits(&self, number: u64, state: &Content);
-    /// Notes that the transaction with this number, and all earlier ones, are durable.
+    /// The walker calls this when the transaction with this number, and all earlier ones, are durable.
     fn acknowledged(&self, number: u64);
 }
 
@@ -186,7 +186,7 @@ impl Own<'_> {
         Ok(())
     }
 
-    /// Chooses one of the tables at random, and makes it if there is none.
+    /// Chooses the name of a table at random, and makes the table if it does not exist.
     fn table(&mut self) -> Result<(&'static str, Table), Error> {
         let is_bulk = self.content.contains_key(BULK) && self.random.u8(0..3) == 0;
         let name = if is_bulk { BULK } else { NAMES[self.random.usize(0..3)] };
@@ -437,7 +437,7 @@ impl<'s> Walker<'s> {
         self.now = content;
     }
 
-    /// Runs a call that commits durably, after which the store has this content.
+    /// Runs a call that commits durably. The commit gives the store this content.
     fn committing<T>(
         &mut self,
         content: Content,
@@ -450,7 +450,8 @@ impl<'s> Walker<'s> {
         Ok(done)
     }
 
-    /// Calls a random function of the store that runs and commits a transaction of its own.
+    /// Calls a random function of the store that needs no open transaction: makes, renames, drops or lists tables, or
+    /// puts a row with `Store::run`.
     fn tables(&mut self) -> Result<(), Error> {
         let [name, to] = [0; 2].map(|_| NAMES[self.random.usize(0..4)]);
         let mut content = self.now.clone();

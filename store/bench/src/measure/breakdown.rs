@@ -38,7 +38,7 @@ const ROWS: usize = 2;
 const WAITS: usize = 3;
 const REST: usize = 4;
 
-/// Returns the share of each part of the store in percent, from the output of `perf report`.
+/// Reads the output of `perf report`. Returns the percentage of the samples that each part of the store has.
 fn shares(report: &str) -> [f64; 5] {
     let mut shares = [0.0; 5];
     for line in report.lines().filter(|line| !line.starts_with('#')) {

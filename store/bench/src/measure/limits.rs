@@ -1,5 +1,5 @@
-//! Measures what the project promises in numbers: the time to put an object into the log, the rates of one thread and
-//! of a hot row, the time of recovery, and the memory.
+//! Measures the numbers that the project promises: the time to put an object into the log, the transactions per second
+//! of one thread and of many threads that change one row, the time of recovery, and the use of memory.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -255,7 +255,7 @@ fn run_child<T: DeserializeOwned>(task: &Task) -> Result<T> {
 
 const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
 
-/// Returns options with which the store makes no checkpoint before its log has this size.
+/// Returns options for a store that makes no checkpoint until its log has grown by `mib` MiB.
 fn filled(mib: u64) -> Options {
     Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }

@@ -15,10 +15,11 @@ use rustix::time::{ClockId, clock_gettime};
 use super::plan::{Plan, times};
 use super::schemes::Dirs;
 
-/// The shortest time for a turn. It must be long enough for the scan to read all rows.
+/// The shortest duration of a turn, that is, of measuring one arm once. A turn must be long enough for the scan to read
+/// all rows.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// The longest time for a turn without a scan. It may be shorter than the other turns, because only the turns with a
-/// scan are compared with each other.
+/// The longest duration of a turn without a scan. Such a turn may be shorter than the other turns, because only the
+/// turns with a scan are compared with each other.
 const LONGEST_WITHOUT: Duration = Duration::from_secs(60);
 const ROW_BYTES: usize = 100;
 /// The balance with which each row begins.
@@ -46,7 +47,7 @@ struct Turn {
     commits_per_second: f64,
     /// The processor time of a transaction, in microseconds. This time does not depend on what else the machine does.
     cpu_us: f64,
-    /// The 99th percentile of the time of a transaction, in milliseconds.
+    /// The memory that old versions took at the end of the scan, in bytes.
     slow_ms: f64,
     rows_per_second: f64,
     /// The largest amount of memory that old versions took, in bytes.
@@ -175,8 +176,8 @@ fn turn(busy: &Loaded, idle: &Loaded, scanned: Scanned, threads: u64, time: Dura
     })
 }
 
-/// Measures writers beside a snapshot scan that takes a whole turn, which is ten minutes with `--milliseconds 600000
-/// --rounds 1`.
+/// Measures writers while a snapshot is scanned for a whole turn. With `--milliseconds 600000 --rounds 1`, the turn
+/// takes ten minutes.
 pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
     let title = format!("Store: {} threads that write beside a long scan, log on disk", plan.threads);
     let columns = [

@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub(crate) memory: PathBuf,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
-    /// The number of threads in tables that do not vary it.
+    /// The number of threads in those tables that use only one number.
     pub(crate) threads: u64,
     /// Whether to measure all rows of the tables, with databases of full size.
     pub(crate) is_full: bool,

@@ -1,11 +1,12 @@
-//! Row locks, shared or exclusive. Threads queue for them, and hold them until their transaction has committed.
+//! Row locks, shared or exclusive. Threads queue for them, and hold them until the commit of their transaction has a
+//! number.
 
 use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// The number of parts of the lock table. A thread may release a lock of a part before the thread's commit is durable.
-/// Another thread that then takes a lock of the same part depends on that commit.
+/// The lock table is divided into this many parts. A thread may release a lock before its commit is durable. If another
+/// thread then takes a lock of the same part, the commit of that thread depends on the earlier commit.
 const PARTS: usize = 16;
 
 /// The answer to a lock request.
@@ -40,7 +41,7 @@ pub(super) struct Rows {
     rows: Vec<Row>,
     owners: Vec<Owner>,
     early: [u64; PARTS],
-    /// The number of waits for a row, and the time that all threads waited together.
+    /// The number of times that a thread waited for a row, and the sum of these waiting times.
     pub(super) waits: u64,
     pub(super) waited: Time,
 }
@@ -98,7 +99,7 @@ impl Rows {
         (Asked::Granted(self.early[row % PARTS]), next.map(|(next, _)| *next))
     }
 
-    /// Returns whether the thread waits for itself through other threads.
+    /// Returns whether the thread is in a circle of threads that wait for each other.
     fn is_circle(&self, thread: usize) -> bool {
         let mut seen = vec![false; self.owners.len()];
         let mut look = vec![thread];
@@ -118,8 +119,8 @@ impl Rows {
         false
     }
 
-    /// Releases all locks of a thread, and withdraws its request. `early` is the number of the thread's commit. Returns
-    /// the threads to wake.
+    /// Releases all locks of a thread, and withdraws its open request, if it has one. `early` is the number of the
+    /// thread's commit, or 0 without a commit. Returns the threads to wake.
     pub(super) fn release(&mut self, thread: usize, early: u64) -> Vec<usize> {
         let owner = &mut self.owners[thread];
         let has = std::mem::take(&mut owner.has);

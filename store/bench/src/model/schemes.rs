@@ -1,8 +1,9 @@
 //! Models the transactions of a workload, and the logs of the schemes, in terms of stations.
 //!
-//! Each simulated thread runs recorded transactions one after another. A recorded transaction has rows, and the time
-//! that each operation took. A thread holds its row locks until its commit has a number. It latches the page of a
-//! changed row while it puts the object into the log. At its commit, it waits for what its scheme demands.
+//! Each simulated thread runs recorded transactions one after another. The record says which row each operation used,
+//! and how long it took. A thread holds its row locks until its commit has a number. A change latches its page while
+//! the thread puts the object of the change into the log. At the end, the thread waits until its commit is durable, as
+//! its scheme demands.
 
 use std::collections::VecDeque;
 
@@ -32,7 +33,7 @@ pub(crate) struct Script {
 /// The costs of a scheme's log. All of them are measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogCosts {
-    /// The time for which an object occupies the mutex of the central buffer.
+    /// The time for which a thread holds the mutex of the central buffer to add an object.
     pub(crate) central: Time,
     /// The time to fetch the cache line of the next object number from another core.
     pub(crate) number: Time,
@@ -41,8 +42,9 @@ pub(crate) struct LogCosts {
     pub(crate) force_object: Time,
     /// The cost of checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// The cost of writing a file: per call (`write`), and per byte (`write_byte`). The next two are delays that the
-    /// measurement adds: per byte of whole blocks (`added_byte`), and per call (`added_call`).
+    /// The cost of writing a file: per call (`write`), and per byte (`write_byte`). The delays that the benchmark adds
+    /// to that: per byte (`added_byte`), and per call (`added_call`). Writes consist of whole blocks, so all bytes of
+    /// these blocks count.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -220,7 +222,8 @@ impl Store<'_> {
         is_file(self.model.scheme)
     }
 
-    /// Makes a thread put an object into the log. Returns what is left of `time` after that.
+    /// Makes a thread put an object into the log. `time` is the time of the work that includes this. Returns the part
+    /// of that time that the thread still has to work.
     fn append(&self, thread: usize, world: &mut World, time: Time) -> Time {
         let costs = &self.model.costs;
         if self.model.scheme == Scheme::NvDisk {
@@ -238,8 +241,8 @@ impl Store<'_> {
     fn transaction(&mut self, thread: usize, world: &mut World) {
         let model = self.model;
         let recorded = model.scripts.len();
-        // If there are few threads, each runs its share of the lists. So the simulation runs all recorded transactions
-        // in any case.
+        // If there are fewer threads than lists, a thread takes one of several lists at random. So the simulation uses
+        // all recorded transactions.
         let turn = self.rng.usize(0..(recorded / self.workers).max(1));
         let scripts = &model.scripts[(thread + turn * self.workers) % recorded];
         let drawn = self.rng.usize(0..scripts.len());
@@ -358,7 +361,9 @@ impl Store<'_> {
         Answer::Spin
     }
 
-    /// Leads a group and writes it, or waits for the current leader.
+    /// Writes all unwritten objects, as the leader of a group commit. If another thread is the leader, waits for it.
+    /// With `nv-disk-decentralized` there is no leader: each thread writes its own objects, and waits only if another
+    /// thread already writes them.
     fn write(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let is_apart = self.model.scheme == Scheme::NvDiskDecentralized;
         if self.log.written > upto || (self.log.is_writing && !is_apart) {

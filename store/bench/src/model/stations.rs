@@ -73,9 +73,9 @@ pub(crate) struct Machine {
     pub(crate) idle_wake: Time,
     /// The time for which a thread spins for a mutex before it sleeps.
     pub(crate) spin: Time,
-    /// The factor by which work takes longer while other cores work too (`beside`), and the time that shared cache
-    /// lines add, as a share of the work's time (`sharing`). Both are measured on two cores, where a core itself has
-    /// the line half of the time.
+    /// `beside` is the factor by which work takes longer while other cores work too. `sharing` is the time that shared
+    /// cache lines add, as a share of the work's time. Both are measured on two cores. There, an access finds the line
+    /// at its own core half of the time.
     pub(crate) beside: f64,
     pub(crate) sharing: f64,
 }

@@ -1,4 +1,4 @@
-//! Compares the stations with known closed formulas, and the schemes with bounds that they must keep.
+//! Compares the stations with formulas of queueing theory, and the schemes with bounds that they must not exceed.
 
 use duralite_store::Scheme;
 
@@ -10,7 +10,7 @@ fn plain(cores: usize) -> Machine {
     Machine { cores, slice: ns(1e6), switch: 0, idle_wake: 0, spin: 0, beside: 1.0, sharing: 0.0 }
 }
 
-/// A program in which each thread alternates between being away, and having a mutex or a core. Both times are
+/// A program in which each thread sleeps, and then holds a mutex or works on a core, again and again. Both times are
 /// exponentially distributed.
 struct Cycle {
     away: f64,
@@ -64,8 +64,8 @@ impl Program for Cycle {
     }
 }
 
-/// Returns how many rounds threads make per millisecond if each is away for an exponentially distributed time, and then
-/// needs one of these servers. This is the machine repairman model (M/M/c//N).
+/// Returns how many rounds the threads make per millisecond. In a round, a thread is away for an exponentially
+/// distributed time, and then needs one of the servers for such a time. This is the machine repairman model (M/M/c//N).
 fn repairman(away: f64, there: f64, servers: usize, threads: usize) -> f64 {
     let mut shares = vec![1.0];
     for n in 1..=threads {
@@ -106,7 +106,8 @@ fn a_mutex_is_the_machine_repairmans_with_one_server() {
     }
 }
 
-/// A program in which each thread works, and then works with a mutex. Both times are constant.
+/// A program in which each thread works without a mutex, and then works while it holds the mutex. Both times are
+/// constant.
 struct Bounded {
     work: Time,
     held: Time,
@@ -169,7 +170,7 @@ fn whoever_loses_its_core_keeps_the_mutex() {
 fn a_line_is_fetched_by_one_core_after_the_other() {
     let alone = bounded(plain(1), 4, 1000.0, 0.0, 100.0);
     close(alone, 1000.0, 0.01);
-    // With two cores, a cache line is at the other core every second time on average.
+    // With two cores, half of the accesses find the cache line at the other core, on average.
     close(bounded(plain(2), 2, 1000.0, 0.0, 100.0), 2.0e6 / 1050.0, 0.02);
     let many = bounded(plain(64), 64, 1000.0, 0.0, 100.0);
     close(many, 1e6 / (100.0 * 63.0 / 64.0), 0.02);

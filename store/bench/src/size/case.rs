@@ -12,7 +12,7 @@ use crate::ycsb::{Mix, Ycsb};
 /// The workload of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// Loads sorted rows in the store's special way, if it has one.
+    /// Loads sorted rows. If the store has a special way to do this, uses it.
     Load,
     LoadByTransactions,
     Scan,
@@ -148,8 +148,8 @@ impl Case {
         })
     }
 
-    /// Returns how many bytes of keys and values a transaction, or the load of a row, changes on average; `None` if the
-    /// workload has no such fixed number.
+    /// Returns how many bytes of keys and values a transaction changes on average. For workloads that only load rows,
+    /// returns the size of one row. Returns `None` if there is no fixed number.
     pub(super) fn user_bytes(self) -> Option<f64> {
         let row = (self.row_bytes + 8) as f64;
         match self.kind {

@@ -45,7 +45,7 @@ impl Task {
         let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.env(CHILD, serde_json::to_string(self)?).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // By default, malloc makes an arena for nearly every thread, for which the group's limit leaves no memory. So
+        // By default, malloc makes an arena for nearly every thread. The group's memory limit is too low for that, so
         // the child may make only two arenas.
         command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;

@@ -136,8 +136,8 @@ impl Rig<'_> {
                     continue;
                 }
                 let found = if case.is_load() {
-                    // The first turn reports on the load that has already been done, because the other rows use its
-                    // data. The other turns load the data again.
+                    // Other rows of the table use the data that was loaded before the turns. So that load counts as the
+                    // first turn. Each other turn loads the data again, into another directory.
                     if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
                 } else {
                     let loaded = self.loaded.get(store).context("nothing is loaded")?;

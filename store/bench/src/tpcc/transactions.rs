@@ -225,7 +225,8 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
     Ok(())
 }
 
-/// Counts the items of the last twenty orders of which little is in stock. Each item counts once.
+/// Looks at the items in the last twenty orders, and counts those of which fewer than `least` are in stock. Counts no
+/// item twice.
 pub(super) fn stock_level(tx: &mut dyn Tx, home: u32, of: u32, least: i64) -> Done<()> {
     let found = present(tx.get(DISTRICTS, &key(&[home, of]))?, "a district")?;
     let next = field(&found, district::NEXT_ORDER)? as u32;

@@ -18,12 +18,12 @@ use crate::workload::{Run, Workload, run};
 
 /// The size in bytes of a page, and of a block of a log file.
 const PAGE_BYTES: u64 = 8192;
-/// The size in bytes of a cache line, for which a delay may be added.
+/// The size of a cache line in bytes. The benchmark may add a delay for each line that is written.
 const LINE_BYTES: f64 = 64.0;
 /// How many threads are recorded, and how many transactions of each thread.
 const TRACED: (u64, usize) = (16, 200);
-/// How often a thread uses the cache line of the next object number when it makes one object: to read the number, to
-/// take it, and to publish it.
+/// How often a thread accesses the shared counter of log objects when it makes one object: to read the next number, to
+/// take it, and to publish it. Each access needs the counter's cache line.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
 /// The costs of a run per committed transaction: times in nanoseconds, and counts.
@@ -48,8 +48,8 @@ fn machine_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // Counts everything except idle time and the wait for a disk. Leaves guest time out, because other fields already
-    // contain it.
+    // Counts everything except idle time and the time spent waiting for a disk. Leaves guest time out, because other
+    // fields already contain it.
     ticks
         .iter()
         .take(8)
@@ -84,8 +84,7 @@ pub(super) fn cost(db: &NvDb, workload: &dyn Workload, threads: u64, plan: &Plan
     })
 }
 
-/// Returns the medians of several runs. For processor times, takes the minimum instead, because every disturbance makes
-/// them longer.
+/// Returns the medians of several runs. Only for `cpu`, returns the minimum, because every disturbance makes it larger.
 pub(super) fn middle(costs: &[Cost]) -> Cost {
     let all = |field: fn(&Cost) -> f64| costs.iter().map(field).collect::<Vec<_>>();
     let of = |field: fn(&Cost) -> f64| median(all(field));
@@ -106,11 +105,11 @@ pub(super) fn middle(costs: &[Cost]) -> Cost {
 /// A row: its table and its key.
 type Key = (usize, Vec<u8>);
 
-/// The places of rows: the numbers of the rows and of their pages.
+/// The indexes by which the model identifies rows and pages.
 #[derive(Default)]
 struct Places {
-    /// For each row, the number of the row, and the number of its page. The row has no number if it did not exist
-    /// before the run.
+    /// The index of each row, and the index of the row's page. A row that did not exist before the run has no row
+    /// index.
     of: HashMap<Key, (Option<usize>, usize)>,
     rows: usize,
     pages: usize,
@@ -124,8 +123,8 @@ pub(super) struct Recorded {
     pieces: LogPieces,
 }
 
-/// Gives each row a number, and each page a number in the order of the keys. If a table is empty at first, the new rows
-/// of each thread count as one page of that thread.
+/// Gives an index to each row and page that the recorded operations use. Each `rows_of_a_page` successive keys of a
+/// table share a page. If a table is empty at first, the new rows of each thread count as one page of that thread.
 fn places(tables: &[Vec<Vec<u8>>], rows_of_a_page: u64, traces: &[Vec<Trace>]) -> Places {
     let (mut places, mut pages) = (Places::default(), HashMap::new());
     for (thread, traces) in traces.iter().enumerate() {
@@ -159,8 +158,8 @@ impl Recorded {
         Ok(Self { traces, places, pieces })
     }
 
-    /// Returns the transactions of each thread, as the model runs them. Each change latches its page for the time
-    /// `change`, and a transaction takes the time `mean` on average.
+    /// Returns the transactions of each thread in the form that the model runs. `change` is the time for which each
+    /// change latches its page. `mean` is the average time of a transaction.
     fn scripts(&self, change: f64, mean: f64, clock: f64) -> Vec<Vec<Script>> {
         let typical = self.typical(clock);
         // An operation that took far longer than usual was disturbed. So its time counts as at most three times the
@@ -192,14 +191,14 @@ impl Recorded {
         self.traces.iter().map(|traces| traces.iter().map(script).collect()).collect()
     }
 
-    /// Returns how long an operation takes apart from the change of its page.
+    /// Returns the time of an operation, less the time in which it changes its page.
     fn rest(&self, kind: Kind, ns: f64) -> f64 {
         if kind == Kind::Change { (ns - self.pieces.change).max(ns / 4.0) } else { ns }
     }
 
-    /// Returns the part of a transaction's time that its operations and its wait for durability do not use. The model
-    /// adds this time to the end of the transaction. Limits the result, because something may have disturbed the
-    /// transaction.
+    /// Returns the part of a transaction's time that is neither in its operations nor in its wait for durability. The
+    /// model adds this time to the end of the transaction. The result is at most 5 us, because a longer time shows that
+    /// something disturbed the transaction.
     fn end(&self, trace: &Trace) -> f64 {
         let ops: f64 = trace.ops.iter().map(|op| op.ns).sum();
         let is_change = trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -290,7 +289,8 @@ impl Inputs<'_> {
         costs
     }
 
-    /// Returns how long a transaction waits for its own objects if no other transaction runs.
+    /// Returns how long a transaction waits on average until its log objects are durable, in nanoseconds, if no other
+    /// transaction runs. The average includes transactions that change nothing, and so do not wait.
     fn force_alone(&self, costs: &LogCosts) -> f64 {
         let changing = self.recorded.changing().max(0.01);
         let objects = self.alone.objects / changing;

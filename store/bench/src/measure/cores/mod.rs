@@ -1,5 +1,5 @@
-//! Models the schemes on more cores than this machine has. Shows what was measured, what the model derives from that,
-//! and how far the model is off where the machine has enough cores to check it.
+//! Models how fast the schemes would be on more cores than this machine has. The tables show what was measured, and
+//! what the model derives from that. For the cores that this machine has, they compare the model with measurements.
 
 mod inputs;
 mod pieces;
@@ -22,8 +22,8 @@ use crate::workload::{Workload, run};
 
 /// The numbers of threads that are measured as well as modelled.
 const CHECKED: [u64; 3] = [1, 2, 16];
-/// The delays added per cache line and per call of a file, in nanoseconds. The flag says whether this row is also
-/// measured with more than one thread.
+/// The delays that the benchmark adds, in nanoseconds: per cache line, and per call that writes a log file. The flag
+/// says whether this row is also measured with more than one thread.
 const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 0, call_ns: 0 }, true),
     (Added { line_ns: 60, call_ns: 0 }, false),
@@ -101,7 +101,7 @@ fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &
     let (alone, both) = (middle(&alone), middle(&both));
     let beside = (beside.into_iter().fold(f64::INFINITY, f64::min) / alone.cpu).max(1.0);
     let more = (both.cpu / alone.cpu - beside).max(0.0);
-    // With two cores, a cache line is at the other core every second time on average.
+    // With two cores, half of the accesses find the cache line at the other core, on average.
     let uses = alone.objects * inputs::NUMBER_USES;
     let lines = uses * parts.transfer / 2.0 / alone.cpu;
     Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })
@@ -117,8 +117,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures and models one row. `cleaning` is the background work that was measured with the last scheme whose log
-    /// has no daemon. All of that work is page cleaning.
+    /// Measures and models one row. Some schemes have a log daemon, so their background work is not only page cleaning.
+    /// The other schemes store their background work in `cleaning`, and the schemes with a daemon use that value.
     fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();
@@ -140,7 +140,7 @@ impl Bench<'_> {
         let inputs = Inputs { scheme, added, alone, pieces, recorded, parts, block_bytes };
         let mut model = inputs.model();
         match scheme {
-            // The model simulates the daemon of these schemes, so only the other background work counts here.
+            // The model simulates the daemon of these schemes separately, so this counts only page cleaning.
             Scheme::FlushOnCommit | Scheme::Distributed => model.costs.background = ns(*cleaning),
             _ => *cleaning = alone.background,
         }

@@ -1,4 +1,4 @@
-//! Measures what single operations cost, without disturbance.
+//! Measures what single operations cost when nothing disturbs them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub(super) struct Parts {
     /// increments all the time (`contended`).
     pub(super) alone: f64,
     pub(super) contended: f64,
-    /// The time that a cache line takes from one core to another, if two cores change it in turn.
+    /// The time to move a cache line from one core to another, while two cores change it in turn.
     pub(super) transfer: f64,
     /// The time to read the clock once.
     pub(super) clock: f64,
@@ -74,7 +74,7 @@ fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     })
 }
 
-/// Returns how long a word takes from one core to another, if both change it in turn.
+/// Returns how long it takes to move a word from one core to another, while two cores change it in turn.
 fn transfer(turns: u32) -> f64 {
     let word = AtomicU64::new(0);
     let take = |from: u64| {
@@ -101,8 +101,8 @@ fn transfer(turns: u32) -> f64 {
     })
 }
 
-/// Lets two threads wake each other this often. Returns two times per wake-up: the processor time, and the rest of the
-/// elapsed time.
+/// Lets two threads wake each other, `turns` times each. Returns the processor time of one wake-up, and then the time
+/// by which the wake-up takes longer than that.
 fn switches(turns: u64) -> (f64, f64) {
     let (turn, changed) = (Mutex::new(0_u64), Condvar::new());
     let (turn, changed) = (&turn, &changed);
@@ -148,7 +148,8 @@ pub(super) fn parts() -> Parts {
     }
 }
 
-/// Returns how long it takes to seal an object of this many bytes, and to copy it into the central buffer.
+/// Returns how long it takes to seal a log object of this many bytes (to set its number and its checksum), and to copy
+/// it into the central buffer.
 pub(super) fn seal(bytes: f64) -> f64 {
     let mut object = Object::build(ObjectKind::Commit, 1, 0, &vec![7; bytes as usize], &[]);
     let mut buffer: Vec<u8> = Vec::with_capacity(1 << 20);

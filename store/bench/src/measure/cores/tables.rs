@@ -157,7 +157,7 @@ fn percent(share: f64) -> String {
     format!("{:+.0}%", share * 100.0)
 }
 
-/// Returns the two busiest stations, and how busy they are.
+/// Returns the two busiest stations of the model (such as the cores, or a mutex), and how busy they are.
 fn busiest(outcome: &Outcome) -> String {
     let busiest: Vec<String> =
         outcome.busy.iter().take(2).map(|(name, share)| format!("{name} {:.0}%", share * 100.0)).collect();
@@ -189,8 +189,7 @@ pub(super) fn modelled(sheets: &[Sheet]) -> Table {
 /// The assumptions of the model, as a note below the table.
 const ASSUMED: &str = "Assumptions: Each further core behaves like the two of this machine when both work. A time slice of 3 ms may end at any point. A thread that loses its core while it holds a mutex keeps the mutex, and others wait. A thread that wants a mutex spins for 1.5 us if no other thread is ready, and then sleeps. The cache line of the next object number (3 uses per object) goes from core to core, and each move takes as long as between two cores, but no more than was measured. The remaining cost of sharing a store was measured with two threads. With n cores, the model charges (n - 1) / n of twice that cost, because that is how often a core finds a line elsewhere within one socket. Only threads that change a page latch it, and ranges of rows are not locked. The disk with the pages keeps up. Cleaning is divided among as many threads as necessary, although the store has only one. So rows in which more than one core cleans are too optimistic, unless pages then take more changes before they are written. The delay that is added to a line keeps the core busy, as in the paper. Beyond 2 cores, nothing here can be checked.";
 
-/// Returns one sentence for each scheme. It names the busiest station of each workload on the largest number
-/// of cores.
+/// Returns a sentence that names the busiest station for each scheme and each workload, on the largest number of cores.
 fn bottlenecks(sheets: &[Sheet]) -> String {
     let of = |scheme: Scheme| {
         let rows = all(sheets).filter(|(_, row)| row.scheme == scheme && row.added.call_ns == 0);
