@@ -263,7 +263,7 @@ fn open_child() {
     for _ in 0..changes {
         open.put(&table, &random.u64(0..rows).to_be_bytes(), &[b'b'; 900]).unwrap();
     }
-    // This commit makes the log durable, with the open transaction's changes.
+    // This commit makes the whole log durable, including the open transaction's changes.
     store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
     println!("\nready");
     loop {

@@ -39,8 +39,8 @@ fn rows(store: &Store, table: &Table) -> Rows {
     store.begin().scan(table, ..).map(Result::unwrap).collect()
 }
 
-/// Fills another table, and deletes part of it. After this there are free pages in several places, to which log objects
-/// still refer.
+/// Fills another table, and deletes some of its rows. This frees pages in several parts of the page file. Log objects
+/// still refer to these pages.
 fn use_pages(store: &Store, seed: u64) -> Rows {
     let other = store.table("other").unwrap();
     let rows = some_rows(seed, 400);

@@ -1,4 +1,4 @@
-//! Data many times as large as the cache. Recovery must end, and a miss must cost one read.
+//! Data many times as large as the cache. Recovery must end, and a cache miss must cost only one page read.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -52,7 +52,7 @@ fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     for _ in 0..CHANGES {
         open.put(&table, &key(random.u32(0..ROWS)), &value(u32::MAX, ROW_BYTES)).unwrap();
     }
-    // This commit makes the log durable, with the open transaction's changes.
+    // This commit makes the whole log durable, including the open transaction's changes.
     store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
     let images = rig.death();
     drop(open);

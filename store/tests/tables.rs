@@ -335,8 +335,8 @@ fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -
     Ok(())
 }
 
-/// Invariant 51, with crashes at any step, and with the smallest cache. After a crash, the store must have exactly what
-/// the first few commits made, for some number of commits. Each page must either be free, or be in use exactly once.
+/// Invariant 51, with crashes at any step, and with the smallest cache. After a crash, the store must contain all
+/// acknowledged commits, and at most one more. Each page must either be free, or be in use exactly once.
 #[test]
 fn inv51_tables_are_whole_or_gone_after_a_crash_anywhere() {
     for (seed, scheme) in (1..).zip(schemes()) {

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 pub(crate) enum Fail {
     /// The transaction has to give way to another one, and be run again.
     Retry,
-    /// The workload rolls the transaction back, as its specification demands of some transactions.
+    /// The workload rolls the transaction back, because its specification demands this in some cases.
     RollBack,
     /// An error that would happen again if the transaction were run again.
     Broken(anyhow::Error),

@@ -14,8 +14,8 @@ use crate::kv::{Db, Outcome, Schema, Session};
 pub(crate) struct Thread {
     pub(crate) number: u64,
     pub(crate) rng: fastrand::Rng,
-    /// A counter from which the thread makes keys and values of rows. It begins with the result of `unique`, and grows by
-    /// one with each use.
+    /// A counter from which the thread makes keys and values of rows. It begins with the result of `unique`, and grows
+    /// by one with each use.
     pub(crate) serial: u64,
     /// The number of committed transactions of each kind.
     pub(crate) commits: [u64; 8],

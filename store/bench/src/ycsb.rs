@@ -36,7 +36,7 @@ pub(crate) struct Ycsb {
     pub(crate) row_bytes: usize,
     /// The distribution from which rows are drawn. `None` means the uniform distribution.
     pub(crate) zipf: Option<Zipf>,
-    /// The distribution for reads of new rows. It says how many rows back the row to read is from the newest row.
+    /// The distribution for reads of new rows: the distance of the row to read from the newest row, in rows.
     latest: Zipf,
     /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,

@@ -42,7 +42,7 @@ enum Failure {
     Store(Error),
     NotFound,
     Refused(&'static str),
-    /// The request was given up at an unknown point.
+    /// The service gave the request up, and does not know whether the change was made.
     Unknown,
 }
 
@@ -226,7 +226,7 @@ async fn main() -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// The client must not take the answer for a refusal, because the change may have been made.
+    /// The answer must not look like a refusal to the client, because the change may have been made.
     #[tokio::test]
     async fn a_request_that_was_given_up_is_not_refused() {
         let done = blocking(|| -> Result<(), Failure> { panic!("a request fails") }).await;

@@ -46,7 +46,8 @@ impl Witness for States<'_> {
     }
 }
 
-/// Returns roughly how many steps of the media one call takes. A crash is scheduled before a random one of these steps.
+/// Returns about how many writes, flushes and fences of the media (steps) one call of the store makes. A crash is
+/// scheduled before a random one of these steps.
 fn steps_of(scheme: Scheme) -> u64 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => 900,

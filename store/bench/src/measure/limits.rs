@@ -260,7 +260,7 @@ fn filled(mib: u64) -> Options {
     Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }
 
-/// Writes this many MiB of log after a checkpoint. Returns the exact number of bytes.
+/// Makes a checkpoint, and then writes at least `mib` MiB of log. Returns the exact number of bytes.
 fn fill(dir: &Path, mib: u64) -> Result<u64> {
     let options = filled(mib).durability(Durability::Eventual);
     let db = NvDb::new(Store::open(dir, options)?, FILLED.schema())?;

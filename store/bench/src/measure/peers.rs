@@ -48,7 +48,7 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
             missing.push(title(name));
             continue;
         }
-        // A peer that cannot keep its log apart from its data gets both in memory.
+        // If the logs are in memory, a peer that cannot keep its log apart from its data has both there.
         let splits = matches!(name, "waldio" | "rocksdb");
         let data = if is_memory && !splits { log_dir.path() } else { dir.path() };
         let opened: Result<Box<dyn Db>> =

@@ -222,8 +222,8 @@ impl Store<'_> {
         is_file(self.model.scheme)
     }
 
-    /// Makes a thread put an object into the log. `time` is the time of the work that includes this. Returns the part
-    /// of that time that the thread still has to work.
+    /// Makes a thread put an object into the log. This is a part of some work that takes `time`. Returns how much time
+    /// is left for the rest of that work.
     fn append(&self, thread: usize, world: &mut World, time: Time) -> Time {
         let costs = &self.model.costs;
         if self.model.scheme == Scheme::NvDisk {

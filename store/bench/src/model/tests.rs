@@ -252,8 +252,8 @@ fn more_cores_are_never_worth_more_than_they_are() {
 fn one_writer_is_the_bound_of_a_group_commit() {
     let mut model = model(Scheme::NvDisk);
     model.costs.write = ns(50_000.0);
-    // A thread that begins to wait while a group is being written goes with the next group. With sixteen threads, about
-    // half of them are in each group.
+    // A thread that begins to wait while a group is being written belongs to the next group. With sixteen threads,
+    // about half of them are in each group.
     let outcome = of(&model, 16, 16);
     assert!(outcome.group > 5.0 && outcome.group <= 16.0, "groups of {}", outcome.group);
     close(outcome.per_second, outcome.group * 1e9 / 50_000.0, 0.1);

@@ -1,5 +1,5 @@
-//! The twelve consistency conditions (clause 3.3.2). Condition 11 is specified only for the initial rows. Here it is
-//! checked in this form: an order has a carrier exactly if it is not new.
+//! The twelve consistency conditions (clause 3.3.2). The specification demands condition 11 only of the initial rows.
+//! Here it has another form: an order has a carrier if and only if it is not new.
 
 use std::collections::{BTreeMap, BTreeSet};
 

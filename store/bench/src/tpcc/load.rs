@@ -1,4 +1,4 @@
-//! The initial rows (clause 4.3.3), as many as the scale says.
+//! The initial rows (clause 4.3.3). The scale decides how many there are.
 
 use anyhow::Result;
 

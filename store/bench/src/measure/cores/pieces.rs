@@ -176,7 +176,7 @@ pub(super) struct LogPieces {
     pub(super) bytes: [f64; 2],
 }
 
-/// The numbers of changes before the commit: few and many.
+/// How many changes a transaction makes before its commit: few, or many.
 const FEW_AND_MANY: [u32; 2] = [1, 40];
 
 /// Measures a log with the transactions of a single thread, on rows that only this thread uses.
