@@ -69,8 +69,9 @@ impl Measurement {
     }
 }
 
-/// The measurements by name. A user selects one by its name. A part of a name that ends before a `_` selects all
-/// measurements whose names begin with that part.
+/// The measurements by name. A user selects one measurement by its full name, or several measurements by the
+/// words with which their names begin: `archive` selects `archive_writers`, `archive_replicated` and
+/// `archive_restore`.
 const MEASUREMENTS: [(&str, Measurement); 51] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),

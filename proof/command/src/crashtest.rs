@@ -17,10 +17,10 @@ use duralite_killtest::Report;
 use duralite_cli::output::print_text;
 use duralite_cli::progress::{self, HowFar};
 
-/// If the test leaves out an operation of a workload on purpose, it tries this many crash states in each
-/// window between two barriers.
+/// When the test leaves out an operation to check that it would notice a bug, it builds this many crash
+/// states for each window between two barriers.
 const MUTANT_WINDOW_STATES: usize = 24;
-/// The number of processes to kill with the same settings, before the next plan changes them.
+/// After this many killed processes, the test continues with a new plan, which has other settings.
 const KILLS_OF_A_PLAN: u64 = 500;
 /// The hidden command that runs a process for `crashtest` to kill.
 pub(crate) const WORKER: &str = "crashtest-worker";
@@ -110,10 +110,10 @@ fn engine_help() -> String {
 struct Run<'a> {
     options: &'a Options,
     table: String,
-    /// The table's rows for the operations that were left out.
+    /// The rows of the second table, which says what happened when an operation was left out.
     calls: String,
     broken: bool,
-    /// The position of the current engine, counted from 1, and the number of engines.
+    /// The number of the current engine, counted from 1, and the number of all engines.
     at: (usize, usize),
 }
 

@@ -265,7 +265,7 @@ impl Block for RecordingBlock {
         if state.limit.is_some_and(|limit| len > limit) {
             return Err(MediumError::NoSpace);
         }
-        // Like `write_later`, growing the medium makes no earlier write durable.
+        // The growth makes no earlier write durable (see also `write_later`).
         let cut = state.visible.len();
         state.durable.truncate(cut);
         state.visible.resize(len as usize, 0);

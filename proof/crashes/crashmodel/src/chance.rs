@@ -16,7 +16,7 @@ impl Chance {
         Self::drawn(&mut fastrand::Rng::with_seed(seed))
     }
 
-    /// Returns the choices of the next crash, if many crashes share one random generator.
+    /// Returns the choices for one crash. Many crashes can share the generator `random`.
     #[must_use]
     pub fn drawn(random: &mut fastrand::Rng) -> Self {
         let mut random = random.fork();

@@ -37,8 +37,9 @@ pub trait Crashes {
 
     /// Simulates a crash before the n-th step from now on, counted from 0. `seed` chooses what the crash
     /// leaves. On memory, a step is a store, stream, flush, fence or growth. On blocks, a step is a write,
-    /// flush, preallocation or cut, and a commit that waits counts as two steps. The running program does not
-    /// notice the crash, and nothing that it does afterwards is in the [`image`](Self::image).
+    /// flush, preallocation or cut. A commit that waits until it is durable counts as two steps. The running
+    /// program does not notice the crash, and the [`image`](Self::image) has nothing that the program does
+    /// after the crash.
     fn crash_before(&self, nth: u64, seed: u64) {
         self.due_crash().lock().due = Some((nth, seed));
     }

@@ -1,7 +1,7 @@
-//! The rules for what a crash may leave, in one place for all crash tests of this repository.
+//! The rules for what a crash may leave. All crash tests of this repository use them.
 //!
 //! The pieces that programs see but that may not be durable yet are *pieces in doubt*. A crash leaves each of
-//! them in one of several states, of which state 0 is the durable one:
+//! them in one of several states. State 0 is the durable one. The kinds of pieces are:
 //!
 //! - in mapped memory ([`Lines`]) each cache line of 64 bytes holds any prefix of the words stored since the
 //!   line was last flushed and fenced; words of 8 bytes are atomic;
@@ -13,9 +13,9 @@
 //! the window between two barriers, and [`Chance`] chooses one state of one piece.
 //!
 //! [`RecordingNvm`] and [`RecordingBlock`] are media in memory that crash by these rules; the engines' tests
-//! run on them. The crash explorer applies the same rules to its recordings of the code that users run. The
-//! log disk applies the rules to the requests of a real file system. The library that users load contains
-//! nothing of this crate.
+//! run on them. The crash explorer (`crashtest`) records the code that users run, and applies the rules to
+//! its recordings. The log disk (`logdisk`) applies the rules to the requests that a real file system sends
+//! to its disk. The library that users load contains nothing of this crate.
 
 mod blocks;
 mod chance;

@@ -20,8 +20,8 @@ struct Line {
     stores: Vec<Store>,
     /// The number of `stores` that the line's last flush covered.
     flushed: usize,
-    /// Stores that the medium has lost but the cache still has. The next store to the line writes them back
-    /// again.
+    /// Stores that a dropped flush should have written to the medium. Only the cache line still has them.
+    /// After the next store to the line they are in doubt again, together with that store.
     lost: Vec<Store>,
 }
 
@@ -74,8 +74,9 @@ impl Lines {
         });
     }
 
-    /// Loses the flushed stores, or all stores if `all` is set, although the medium has reported them
-    /// durable. They become durable only together with the next store to the same line.
+    /// Simulates a medium that reports a flush as done but drops its data. The flushed stores (all stores if
+    /// `all` is set) do not reach the medium. They can become durable only after another store to the same
+    /// line.
     pub fn lose(&mut self, all: bool) {
         for line in self.0.values_mut() {
             let count = if all { line.stores.len() } else { line.flushed };

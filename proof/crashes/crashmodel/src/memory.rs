@@ -2,17 +2,18 @@
 //!
 //! The medium keeps two images, the one that programs see and the durable one, and the stores that are not
 //! durable yet. From these [`RecordingNvm::crash`] builds one of the states that a power failure may leave.
-//! What such a state contains depends on the model:
+//! The persistency model decides which stores such a state contains:
 //!
-//! - [`Persistency::X86`]: what [`Lines`] says;
-//! - [`Persistency::Epoch`]: all stores before the last barrier, and of those since then what [`Lines`] says;
-//! - [`Persistency::Strict`]: every store;
-//! - memory that is [durable on store](RecordingNvm::durable_on_store): the same as with epochs. No store
-//!   needs a flush, but a store that no fence has followed may still be in the processor.
+//! - [`Persistency::X86`]: [`Lines`] says which stores;
+//! - [`Persistency::Epoch`]: it contains all stores before the last barrier, and [`Lines`] says which of the
+//!   later ones;
+//! - [`Persistency::Strict`]: it contains every store;
+//! - memory that is [durable on store](RecordingNvm::durable_on_store): the same as [`Persistency::Epoch`].
+//!   No store needs a flush, but a store after the last fence may still be in the processor.
 //!
 //! In a model with flushes, lines written by streaming stores are in doubt until a fence, like flushed lines.
 //!
-//! [`Crashes::crash_before`] takes such a state while a program is still using the medium. A test can leave
+//! [`Crashes::crash_before`] builds such a state while a program is still using the medium. A test can leave
 //! out the n-th flush or fence to show that its checks would notice the omission.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,8 @@ use duralite_medium::{
 
 use crate::{Chance, Crashes, DueCrash, Lines};
 
-/// A recorded medium. It promises [`Guarantee::PowerLoss`], where the power loss is a call of
-/// [`crash`](Self::crash).
+/// A recorded medium. It says that its content survives a power loss ([`Guarantee::PowerLoss`]). A test
+/// simulates the power loss by a call of [`crash`](Self::crash).
 #[derive(Debug)]
 pub struct RecordingNvm {
     state: Mutex<State>,

@@ -16,8 +16,8 @@ pub struct Sectors(BTreeMap<u64, Versions>);
 struct Versions {
     /// The versions, oldest first.
     all: Vec<[u8; SECTOR]>,
-    /// The number of these versions that no later sync writes. A sync of them failed, and since then the
-    /// system treats them as clean.
+    /// How many of these versions no later sync writes. An earlier sync of these versions failed, and since
+    /// then the system treats them as clean.
     lost: usize,
 }
 
@@ -30,8 +30,8 @@ impl Sectors {
         }
     }
 
-    /// Makes the written sectors in this range durable, with the content that programs see, up to the end of
-    /// the file. A sector whose sync has failed stays in doubt until it is written and synced again.
+    /// Makes the written sectors in this range durable. They get the content that programs see, up to the
+    /// end of the file. A sector whose sync has failed stays in doubt until it is written and synced again.
     pub fn sync(&mut self, durable: &mut Vec<u8>, visible: &[u8], sectors: &Range<u64>) {
         self.0.retain(|sector, versions| {
             let written = versions.all.len() > versions.lost && sectors.contains(sector);

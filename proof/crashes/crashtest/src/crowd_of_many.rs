@@ -1,9 +1,9 @@
-//! Explores the crash states of threads that write concurrently, so that several validated transactions wait
-//! for one flush.
+//! Lets threads write concurrently, so that several validated transactions wait for one flush, and explores
+//! the states that a crash may leave.
 //!
-//! The test cannot know in which order these transactions are published. So each thread has an area of the
-//! database to itself, and the test judges each area by itself. An area must be in its state after some
-//! transaction, and must contain all transactions that were acknowledged.
+//! The test cannot know in which order these transactions are published. So each thread writes to its own
+//! area of the database, and the test judges each area separately. The content of an area must be the
+//! content after one of its transactions, and must include all transactions that were acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,10 +28,11 @@ use crate::transactions;
 use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, under_hook};
 
-/// The number of transactions that each area has.
+/// For each area, a number of transactions.
 type Counts = [u32; AREAS as usize];
 
-/// Explores runs of threads on every processor until the plan is fulfilled.
+/// On every processor, runs workloads of several threads and explores them, until as many crash states were
+/// recovered as the plan asks for.
 ///
 /// # Errors
 /// The outer error says what could not be run at all. The inner error is a state that breaks a promise.
@@ -44,7 +45,8 @@ pub fn explore_crowd(plan: &Plan) -> Verdict<Tally> {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             let setup = Setup::for_writers(plan.engine, seed, true);
             if !setup.waits {
-                // A setup whose commits do not wait acknowledges nothing before the end.
+                // With such a setup, commits do not wait until they are durable. So nothing counts as
+                // acknowledged before the end of the run, and the test could find no loss.
                 continue;
             }
             let crowd = Crowd { stage: Stage::new(setup.beside)?, setup, seed, references: Vec::new() };
@@ -202,7 +204,7 @@ impl Crowd {
         Ok(None)
     }
 
-    /// Recovers the state on the stage, and checks each area.
+    /// Recovers the database from the crash state in the stage's directories, and checks each area.
     fn judge(&self, acknowledged: Counts, begun: Counts, concurrent: bool) -> Result<(), String> {
         let setup = Setup { concurrent, ..self.setup.clone() };
         let conn = self.stage.connect(&setup).map_err(|error| format!("cannot be opened: {error}"))?;
@@ -228,7 +230,8 @@ fn area(number: u32) -> usize {
     (number % AREAS) as usize
 }
 
-/// Returns how many transactions the area of this transaction has, including this one.
+/// Returns how many transactions an area has when transaction `number`, which belongs to the area, is the
+/// last one.
 fn count(number: u32) -> u32 {
     number / AREAS
 }

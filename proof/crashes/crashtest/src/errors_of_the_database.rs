@@ -1,7 +1,7 @@
-//! Tests a device error at one sync. The kernel reports a failed sync of the database file once, to one
-//! connection. The data of that sync never reaches the device, and later syncs succeed. Until the data is in
-//! the database file, the log must keep what only the log holds (invariant 6). Duralite must report a failed
-//! sync of the log, even if SQLite ignores the result (invariant 4).
+//! Makes a sync fail once with a device error. The kernel reports a failed sync of the database file to only
+//! one connection. The data of that sync never reaches the device, and later syncs succeed. Duralite must
+//! keep the pages in the log until they are safely in the database file (invariant 6). Duralite must report a
+//! failed sync of the log, even if SQLite ignores the result (invariant 4).
 
 use rusqlite::Connection;
 
@@ -28,8 +28,8 @@ fn insert(conn: &Connection, setup: &Setup, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if commit(conn, setup, &statement).is_err() {
-            // The sync before the log starts over has failed. This connection gets the error once. Its next
-            // attempt succeeds.
+            // Before the log can start over, the database must be synced, and this sync has failed. The
+            // connection gets the error only once, and its next attempt succeeds.
             sql::roll_back(conn).unwrap();
             commit(conn, setup, &statement).unwrap();
         }
@@ -42,9 +42,10 @@ fn plain(engine: Engine, concurrent: bool) -> Setup {
     Setup { settings: String::new(), page_bytes: 1024, threads: 1, waits: true, ..setup }
 }
 
-/// Makes the checkpoint of one connection fail at the sync of the database. Another connection, which does
-/// not learn of this, makes the checkpoint again and commits, so that the log starts over. With `closes` both
-/// connections close instead. Then simulates power failures at the barriers that follow.
+/// Makes the checkpoint of one connection fail when it syncs the database. Another connection, which does not
+/// learn of the failure, then repeats the checkpoint and commits, so that the log starts over. If `closes` is
+/// set, both connections close instead, and a new connection commits. Afterwards simulates power failures at
+/// barriers.
 fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);
@@ -116,8 +117,8 @@ fn assert_nothing_is_lost(stage: &Stage, setup: &Setup, recording: &Recording, w
     assert!(lost);
 }
 
-/// Returns the engines with which SQLite's checkpoint writes and syncs the database. `ppl` writes merged
-/// pages itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
+/// Returns the engines that leave it to SQLite's checkpoint to write and sync the database file. `ppl` writes
+/// merged pages itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
 fn that_write_when_checkpointed() -> impl Iterator<Item = Engine> {
     Engine::own().into_iter().filter(|engine| ![Engine::PPL, Engine::SCRATCHPAD].contains(engine))
 }
@@ -140,8 +141,8 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
     }
 }
 
-/// Fails the syncs that make the guard durable before the first frame. The database then shows a guard that
-/// is not on the disk. The next transaction, of whichever connection, must not rely on that guard.
+/// Fails the syncs that make the guard durable before the first frame. Programs then see a guard in the
+/// database file that is not on the disk. No connection may rely on that guard for its next transaction.
 fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);

@@ -67,7 +67,7 @@ pub enum Event {
     Name { path: PathBuf, file: Option<FileId> },
     /// The names in the directory of a path became durable.
     SyncNames { path: PathBuf, site: SiteId },
-    /// A request that reached the disk, if everything is on a disk that logs its requests.
+    /// A request that reached the disk. Only recordings on a disk that logs its requests have such events.
     Disk(DiskEvent),
     /// A transaction is about to be committed.
     Begin { number: u32 },

@@ -27,9 +27,9 @@ pub struct Violation {
     pub setup: Setup,
     /// The run's seed.
     pub seed: u64,
-    /// The number of the event before which the crash came.
+    /// The crash came before the event with this number.
     pub position: usize,
-    /// The transactions that had been begun and acknowledged.
+    /// The last transactions that had been begun and acknowledged before the crash.
     pub bounds: Bounds,
     /// The state, with paths relative to the stage's root directory.
     pub contents: Contents,

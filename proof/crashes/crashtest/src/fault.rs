@@ -46,7 +46,7 @@ pub struct FaultTally {
     /// The number of faults that SQLite did not report. Either a second attempt succeeded, or nothing
     /// depended on the call.
     pub absorbed: u64,
-    /// The number of crash states after faults that were recovered.
+    /// The number of crash states that the test recovered after faults.
     pub crashes: u64,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for FaultTally {
 pub enum Which {
     /// A call of any kind.
     Call(Fault),
-    /// A memory allocation by SQLite, counted from 0.
+    /// The memory allocation with this number, counted from 0 over SQLite's allocations.
     Allocation(u64),
 }
 
@@ -106,7 +106,7 @@ impl Which {
         Violation { what, setup, seed, position: 0, bounds, contents, disk: None }
     }
 
-    /// Sets the fault, which is due from now on.
+    /// Makes the chosen call or allocation fail. The count of calls and allocations begins now.
     pub fn begin(self, recorder: &Recorder) {
         match self {
             Self::Call(fault) => recorder.set_fault(Some(fault)),
@@ -125,7 +125,8 @@ impl Which {
         what_failed
     }
 
-    /// Returns a number that makes the seed of a power failure differ for each fault.
+    /// Returns a number that is different for each fault. The test adds it to the seed that chooses a power
+    /// failure.
     pub fn seed(self) -> u64 {
         match self {
             Self::Call(fault) => fault.nth,
@@ -134,8 +135,9 @@ impl Which {
     }
 }
 
-/// Puts a stage's database into WAL mode, and returns a recorder for the stage. The tests of faults do not
-/// cover how SQLite handles a failing device with its own rollback journal.
+/// Puts a stage's database into WAL mode, and returns a recorder for the stage. The database starts in WAL
+/// mode, because the fault tests do not cover failures of the device while stock SQLite itself uses a
+/// rollback journal.
 pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;

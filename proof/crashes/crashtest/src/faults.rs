@@ -33,8 +33,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let mut all: Vec<Which> = Vec::new();
         for nth in (0..plain.calls).step_by(plan.every.max(1) as usize) {
-            // With 2, code that repeats a failed call fails a second time. With `u64::MAX`, it fails however
-            // often it repeats the call.
+            // If a caller repeats the failed call, 2 makes its second attempt fail too, and `u64::MAX` makes
+            // every attempt fail.
             let times = [1, 2, u64::MAX][(nth % 3) as usize];
             all.push(Which::Call(Fault { nth, times }));
         }
@@ -44,8 +44,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail that is to make the lifting of a guard durable. After a successful sync of this kind
-/// the database on the disk names no log.
+/// Makes each sync fail, in runs of its own, that follows the removal of the guard from the database's header.
+/// After a successful sync of this kind the database on the disk names no log.
 ///
 /// # Errors
 /// The errors of [`inject`]. Also fails if the workload has no such sync.
@@ -132,7 +132,7 @@ impl Plain {
     }
 }
 
-/// Returns the events that make the lifting of the database's guard durable.
+/// Returns the events that sync the database's header after the guard has been removed from it.
 fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
     let is_database = |file: &FileId| recording.files[file.0 as usize].path == database;
     let (mut guarded, mut lifted) = (false, false);
@@ -169,7 +169,8 @@ fn one(
         bounds =
             Bounds { acknowledged: if setup.waits { script.committed() } else { 0 }, begun: script.begun() };
         if ended.is_err() {
-            // A connection that reads on without being opened again sees a prefix, or gets an error.
+            // A connection that stays open and reads after the error must see a prefix of the commits, or
+            // get an error.
             script.look_on(reference)?;
         }
         ended
@@ -200,8 +201,9 @@ fn one(
     }
 }
 
-/// Makes the power fail some time after the fault, instead of opening the database again. Returns what is
-/// wrong, the bounds and the position of the power failure, and the state that it left.
+/// Simulates a power failure at some time after the fault, and recovers. If the recovered database is wrong,
+/// returns a description, the transactions begun and acknowledged, the position of the power failure, and
+/// the state that the power failure left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,

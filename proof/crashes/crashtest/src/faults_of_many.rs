@@ -93,8 +93,8 @@ pub fn one(
     }
 }
 
-/// Makes the power fail some time after the fault, instead of opening the database again. Returns what is
-/// wrong, the position of the power failure, and the state that it left.
+/// Simulates a power failure at some time after the fault, and recovers. If the recovered database is wrong,
+/// returns a description, the position of the power failure, and the state that it left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,
@@ -161,8 +161,9 @@ impl Possible {
         Ok(Self(histories.collect()))
     }
 
-    /// Recovers the state on a stage. The state must contain all transactions of `must`, and may contain no
-    /// others than those of `may`. Returns the transactions that the state contains.
+    /// Recovers the database from the crash state in the stage's directories. The database must contain all
+    /// transactions of `must`, and no transactions except those of `may`. Returns the transactions that it
+    /// contains.
     fn find(
         &self,
         stage: &Stage,

@@ -1,13 +1,13 @@
 //! Tests a medium that once reports a flush of the log as done but loses the flushed data. Afterwards
-//! Duralite must either open the database in the state after some transaction, or refuse a database that can
-//! be salvaged.
+//! Duralite must either open the database in the state after some transaction, or refuse to open it in such a
+//! way that its content can be salvaged.
 //!
-//! Nothing in a log can show that its end is lost, so an image may open without commits that were
-//! acknowledged. The tally counts these images. Because it believed the flush, Duralite may have written
-//! pages home in the meantime. Then the database file may hold a part of a lost transaction, and the tally
-//! counts that image too. If no page was written home, an image with a part of a transaction is a violation.
-//! `ppl`, which keeps a log for each page, is an exception: a flush covers parts of several page logs, and
-//! nothing says which pages a transaction has changed.
+//! A log whose end is lost looks like a shorter log. So Duralite may open an image in which acknowledged
+//! commits are missing, and the tally counts these images. Duralite has relied on the flush, so it may have
+//! written pages of a lost transaction to the database file. Then the database may show a part of that
+//! transaction, and the tally counts such images too. If no page was written to the database file, a part of
+//! a transaction is a violation. The engine `ppl`, which keeps a log for each page, is an exception: a flush
+//! covers parts of several page logs, and nothing says which pages a transaction has changed.
 
 use std::fmt;
 use std::fs::File;
@@ -30,7 +30,7 @@ use crate::transactions::{self, Reference};
 use crate::workers::Verdict;
 use crate::workload::{self, Bounds, Length};
 
-/// The numbers of commits after the dropped flush at which the test simulates a crash.
+/// The test simulates crashes after these numbers of commits, counted from the dropped flush.
 const COMMITS_LATER: [u32; 3] = [1, 2, 6];
 /// The largest number of flushes of one run that the test drops.
 const DROPPED: usize = 12;
@@ -104,7 +104,8 @@ pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
     let mut tally = LyingTally::default();
     for seed in plan.seed.. {
         let setup = Setup::for_seed(plan.engine, seed);
-        // Under a setup that promises less, a loss would be no violation.
+        // These setups promise less than that every acknowledged commit is durable, so a lost commit would be
+        // no violation.
         if !setup.waits || setup.threads > 1 || !setup.is_wal() {
             continue;
         }
@@ -138,8 +139,8 @@ struct Image {
     bounds: Bounds,
     /// The last transaction that was acknowledged before the flush.
     before: u32,
-    /// Whether the image may hold a part of a transaction. It may if the database file was written after the
-    /// flush, or if the engine keeps a log for each page.
+    /// Whether the image may show only a part of a transaction. This is possible if the database file was
+    /// written after the dropped flush, or if the engine keeps a log for each page.
     may_be_mixed: bool,
 }
 
@@ -268,8 +269,8 @@ impl Rig {
         Ok(Ok(()))
     }
 
-    /// Returns the transaction whose outcome the stage's database shows; `None` if the content is not the
-    /// outcome of any transaction.
+    /// Opens the stage's database, and returns the number of the transaction after which it has this content;
+    /// `None` if there is no such transaction.
     fn open(&self) -> Result<Option<u32>, String> {
         let before = duralite::last_refusal();
         let opened = self.stage.connect(&self.setup);
@@ -325,7 +326,7 @@ impl Rig {
         let (mut number, file) = (None, self.new_file()?);
         for what in [Written::BeforeDamage, Written::FileAlone] {
             salvaged.write(&at, (&file, &self.out), what)?;
-            // A damaged journal is rolled back as far as it can be read.
+            // A damaged rollback journal may end early, so an error about damage is no failure here.
             if let Err(error) = salvaged.roll_back((&file, &self.out), log_id) {
                 anyhow::ensure!(matches!(error, LogError::Corrupt { .. }), error);
             }
@@ -337,8 +338,8 @@ impl Rig {
         for (path, content) in contents {
             anyhow::ensure!(std::fs::read(path).ok() == *content, "{} was changed", path.display());
         }
-        // The salvage of `ppl` ends at the last transaction after which every page is known. Salvage must
-        // list the transactions after that one among the later ones.
+        // For `ppl`, the salvaged database shows the last transaction up to which the salvage knows every
+        // page. The salvage must list the transactions after it as later ones.
         let is_listed = |number: u32| later >= u64::from(image.before.saturating_sub(number));
         match number {
             Some(number) if number >= image.before => Ok(()),
@@ -371,8 +372,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Returns the transaction whose outcome the salvaged database shows; `None` if the content is not the
-    /// outcome of any transaction.
+    /// Returns the number of the transaction after which the database has the content of the salvaged file;
+    /// `None` if there is no such transaction.
     fn saved(&self) -> Result<Option<u32>> {
         let uri = format!("file:{}?immutable=1", self.out.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;

@@ -7,14 +7,15 @@
 pub const AREAS: u32 = 3;
 /// The number of rows that each area has in the common table.
 const SLOTS: u32 = 6;
-/// A row leaves its area's own table at this age, which is a difference of transaction numbers.
+/// A transaction deletes the rows of its area's table that are older than this. The age is a difference of
+/// transaction numbers.
 const WINDOW: u32 = 30;
 /// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;
 
 /// The number of the last transaction that makes tables. The transactions after it belong to the areas.
 pub const TABLES: u32 = 2;
-/// Transactions from this number on can run in any state of the database.
+/// Transactions with this number or a higher one can run on any content of the database.
 pub const FIRST_AFTER: u32 = 1000;
 
 /// Returns the statements of a transaction, without BEGIN and COMMIT. If one of these statements ran twice,
@@ -24,8 +25,8 @@ pub fn statements(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 20)
 }
 
-/// Returns statements as [`statements`] does, but of a transaction that neither changes nor reads rows
-/// outside of its area. The transaction's pages may still hold rows of other areas.
+/// Like [`statements`], but the transaction neither reads nor changes rows outside its area. (The pages
+/// that it changes may still hold rows of other areas.)
 #[must_use]
 pub fn statements_in_area(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 15)

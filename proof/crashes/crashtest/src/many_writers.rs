@@ -17,20 +17,20 @@ use crate::sql::{self, checkpoint, is_busy, is_full, roll_back, use_mode};
 use crate::stage::Stage;
 use crate::transactions;
 
-/// The number of attempts after which a transaction counts as one that cannot commit.
+/// If a transaction has failed this many times, the test reports that it cannot commit.
 const ATTEMPTS: u32 = 12;
-/// The number of connections that write concurrently. The connection after them in the list does not, so it
-/// needs the WRITE lock.
+/// The number of connections that write concurrently. They come first in the list. One more connection
+/// follows, which does not write concurrently and so needs the WRITE lock.
 const BESIDE: usize = AREAS as usize;
 
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 const BEGIN: &str = "BEGIN";
 
-/// How many transactions of a run met other transactions, by outcome.
+/// The numbers of transactions of a run that other transactions affected, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
-    /// The number of transactions that were validated, and committed on top of others that had committed
-    /// since they began.
+    /// The number of transactions that passed validation and committed although other transactions had
+    /// committed since they began.
     pub merged: u32,
     /// The number of transactions that were overtaken, and rolled back.
     pub overtaken: u32,
@@ -150,8 +150,8 @@ impl<'a> ManyWriters<'a> {
         Ok(())
     }
 
-    /// Takes every step, and closes the connections. Each step has several transactions, so the workload
-    /// takes only half as many steps as `steps` says.
+    /// Runs the whole workload, and closes the connections. One step runs several transactions, so the
+    /// workload takes only half as many steps as `steps` says.
     ///
     /// # Errors
     /// The error of the first step that fails.
@@ -420,8 +420,8 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// After a step has failed, lets each transaction of the round go on until the transaction commits or
-    /// gets an error. Removes a transaction from the round if its `COMMIT` may have had an effect.
+    /// After a step has failed, continues each transaction of the round until it commits or gets an error.
+    /// Removes a transaction from the round if its `COMMIT` may have had an effect.
     pub fn finish_round(&mut self) {
         while let Some(Transaction { number, .. }) = self.round.first() {
             let number = *number;
@@ -443,9 +443,9 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// After the fault is gone, commits one more transaction on each connection. If a connection reports that
-    /// the log has stopped (invariant 9), closes and opens all connections, after which each must work.
-    /// Returns whether that was needed.
+    /// Commits one more transaction on each connection, after the fault was removed. If a connection reports
+    /// that the log has stopped (invariant 9), opens all connections again, and then each must commit.
+    /// Returns whether that was necessary.
     ///
     /// # Errors
     /// An error if a connection does not work.
@@ -496,7 +496,7 @@ impl Transaction {
 }
 
 impl Overlaps {
-    /// Counts an error that other transactions have caused.
+    /// Counts the error if other transactions have caused it. Returns any other error.
     fn note(&mut self, error: rusqlite::Error) -> rusqlite::Result<()> {
         match error {
             error if is_overtaken(&error) => self.overtaken += 1,

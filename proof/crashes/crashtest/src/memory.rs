@@ -24,20 +24,20 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. Their windows have the same kinds
-/// of pieces in doubt as the windows of one writer. So exploring few states of each of many windows finds
-/// more than exploring all states of a few windows.
+/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. The value is smaller, because
+/// these windows have the same kinds of pieces in doubt as the windows of one writer: exploring few states of
+/// many windows finds more bugs than exploring all states of a few windows.
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
 /// If connections write concurrently, the explorer explores only one out of this many windows.
 const SPREAD: u8 = 3;
-/// The explorer recovers one out of `TWICE_EVERY` states twice. On one out of `USE_ON_EVERY` states, it
-/// commits another transaction. For one out of `CRASH_AGAIN_EVERY` states, it also simulates crashes during
-/// the recovery.
+/// How often the explorer does more with a state than to recover it once. It recovers one out of
+/// `TWICE_EVERY` states twice. It commits another transaction on one out of `USE_ON_EVERY` states. For one
+/// out of `CRASH_AGAIN_EVERY` states it also simulates crashes during the recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// At one out of this many states, the explorer lets every process die. Other processes then commit on top of
-/// what the dead ones left, and the power fails only after that.
+/// For one out of this many states, the explorer first lets every process die. Other processes then recover
+/// what the dead processes left, and commit. Only after that does the power fail.
 const DIE_EVERY: u64 = 192;
 
 /// The extent of an exploration.
@@ -70,14 +70,15 @@ pub struct Tally {
     pub states: u64,
     /// The number of states that a crash during recovery left.
     pub during_recovery: u64,
-    /// The number of states that a power failure left after processes had died and others had committed on
-    /// top.
+    /// The number of states that a power failure left after processes had died and other processes had
+    /// recovered the database and committed.
     pub after_death: u64,
     /// The number of states that were recovered twice.
     pub twice: u64,
     /// The number of states on which the test committed another transaction after recovery.
     pub used_on: u64,
-    /// The number of transactions that were validated and committed on top of others.
+    /// The number of transactions that passed validation and committed although other transactions had
+    /// committed since they began.
     pub merged: u64,
     /// The number of transactions that were overtaken, and ran again.
     pub overtaken: u64,
@@ -163,7 +164,8 @@ fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Ta
     Ok(Ok(tally))
 }
 
-/// Chooses some barriers from the whole run, after the tables were made.
+/// Chooses some of the barriers that follow the creation of the tables. They are spread over the whole rest
+/// of the run.
 fn spread(recording: &Recording, seed: u64) -> BTreeSet<usize> {
     let mut random = fastrand::Rng::with_seed(seed);
     let has_tables = |event: &Event| matches!(event, Event::Begin { number } if *number > TABLES);
@@ -200,8 +202,8 @@ impl Explorer {
     /// # Errors
     /// An error of SQLite.
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
-        // The reference goes beyond the begun transactions, because the oracle also commits transactions
-        // after recovery.
+        // The oracle commits more transactions after recovery, so the reference needs some beyond those that
+        // the run has begun.
         let reference = Reference::new(&setup, seed, run.begun + 3)?;
         Ok(Self { stage, setup, seed, reference })
     }
@@ -319,7 +321,8 @@ impl Explorer {
         Box::new(Violation { what, setup, seed, position, bounds, contents, disk: None })
     }
 
-    /// Recovers a state under recording, and explores the states that crashes during this recovery leave.
+    /// Recovers a state and records what the recovery does. Then explores the states that a crash during this
+    /// recovery could leave.
     fn crash_again(
         &self,
         contents: &Contents,
@@ -334,7 +337,8 @@ impl Explorer {
                 recorder.begin_with(path, FileKind::of(content), content.clone());
             }
         }
-        // The recording includes the checkpoint of the last close.
+        // With `Depth::Close` the recording also includes the checkpoint that the last connection makes when
+        // it closes.
         let recovered = workload::under_hook(&self.stage, &recorder, || {
             oracle::check(&self.stage, &self.setup, &self.reference, bounds, Depth::Close)
         });
@@ -348,9 +352,9 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Lets every process die at this point. Other processes recover the state and commit on top of it, and
-    /// power fails after that. If the database has no guard at this point, stock SQLite also acts as one of
-    /// these processes.
+    /// Lets every process die at this point. Then other processes recover the database and commit, and only
+    /// after that the power fails. If the database has no guard at this point, stock SQLite is tried as one
+    /// of these processes too.
     fn die(
         &self,
         model: &Model,
@@ -396,7 +400,7 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Recovers some states of each window of a short recording.
+    /// Recovers some states of each window in a short recording.
     fn sampled(
         &self,
         recording: &Recording,

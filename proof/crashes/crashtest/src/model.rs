@@ -1,18 +1,19 @@
-//! What is durable after a part of a recording, and what a crash may leave then.
+//! Says what is durable after the first part of a recording, and what a crash at that time may leave.
 //!
 //! - Memory: each line holds everything up to its last flush and fence, and any prefix of the later stores,
 //!   word by word. The processor may write a line back at any time, and a line that is flushed but not yet
-//!   fenced may or may not have reached the medium. Words of 8 bytes are atomic. Lines that are never flushed
-//!   hold data that need not survive: either all of them have reached the medium, or none.
+//!   fenced may or may not have reached the medium. Words of 8 bytes are atomic. Some lines are never flushed
+//!   in the whole run. They hold data that need not survive. To keep the number of states small, either all
+//!   of these lines have reached the medium, or none.
 //! - Files on a device: each sector of 512 bytes holds any version since the last sync, and the file has any
-//!   of its sizes since then. A place that no chosen version fills holds its old content, or zeros. If such a
-//!   file is also mapped as memory, its lines are in doubt like those of memory, until they are flushed and
-//!   fenced, or the file is synced.
-//! - If the database is mapped and on a disk of its own ([`Model::over_disk`]), the disk decides which names
-//!   exist and how long the file is, as on a file system with direct access. The file's content is in memory.
-//! - Names of logs: any state since their directory was last synced. Other names in the database's directory
-//!   belong to SQLite. They become durable with any later sync of a file that has such a name, as on file
-//!   systems that journal their metadata.
+//!   size that it had since then. A place for which no version was chosen keeps its old content, or holds zeros.
+//!   If such a file is also mapped as memory, its lines are in doubt like those of memory, until they are flushed
+//!   and fenced, or the file is synced.
+//! - A mapped database on a disk of its own ([`Model::over_disk`]): the disk decides which names exist and
+//!   how long the file is, as on a file system with direct access. The file's content counts as memory.
+//! - Names of logs: a name leads to any file to which it has led since its directory was last synced. All other
+//!   names in the database's directory belong to SQLite. They all become durable when any file with such a name is
+//!   synced, as on file systems that journal their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -79,8 +80,8 @@ enum Place {
 }
 
 impl Model {
-    /// Returns the state in which the recording began. Names below `home` that are not logs follow the rule
-    /// for the database's directory.
+    /// Returns the model at the beginning of the recording. `home` is the database's directory. The names in
+    /// it that are not logs become durable as this module's documentation says for SQLite's names.
     #[must_use]
     pub fn new(recording: &Recording, home: &Path) -> Self {
         let files = recording.files.iter().enumerate().map(|(nth, file)| File {
@@ -105,9 +106,9 @@ impl Model {
         }
     }
 
-    /// Returns the state in which the recording of a mapped database began. The disk decides the names and
-    /// sizes in the database's directory, so only the database's content is in doubt. [`Model::crash`]
-    /// returns all of the content that may be left, whatever the file's size.
+    /// Returns the model at the beginning of the recording of a mapped database. The disk decides the names
+    /// and sizes in the database's directory, so the model decides only about the database's content.
+    /// [`Model::crash`] does not know the file's size, so it returns all content that a crash may leave.
     #[must_use]
     pub fn over_disk(recording: &Recording, database: &Path) -> Self {
         let home = database.parent().unwrap_or(database);
@@ -119,7 +120,7 @@ impl Model {
         self.on_disk.is_some() && path.starts_with(&self.home)
     }
 
-    /// Returns whether an event makes something durable for good, so that fewer states are possible after it.
+    /// Returns whether an event makes something durable. Fewer states are possible after such an event.
     #[must_use]
     pub fn is_barrier(event: &Event) -> bool {
         matches!(
@@ -174,9 +175,9 @@ impl Model {
         }
     }
 
-    /// Returns what remains when every process dies: everything that the processes did, durable or not. Power
-    /// may fail later, so this also returns a recording of the same state. The recording starts with what is
-    /// durable, and its first events make the rest.
+    /// Returns what remains if every process dies now: everything that the processes wrote, durable or not.
+    /// The power may fail later, so this also returns a recording that begins in this state. Its files begin
+    /// with the durable content, and its first events write everything else again.
     #[must_use]
     pub fn survive(&self) -> (Contents, Recording) {
         let mut recording = Recording::default();
@@ -311,8 +312,9 @@ pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<usize> {
 }
 
 impl File {
-    /// Adds the events that lead from the durable content to the visible content. In memory, flushed lines
-    /// that are not fenced may be lost like all others, and must be flushed again.
+    /// Adds the events that turn the durable content into the content that programs see. No event flushes
+    /// memory. So stores that were flushed but not fenced may be lost like all others, until they are flushed
+    /// again.
     fn redo(&self, file: FileId, events: &mut Vec<Event>) {
         for (at, word) in self.lines.stores() {
             events.push(Event::Store { file, at, bytes: Box::new(*word) });
@@ -357,8 +359,8 @@ impl File {
     fn extend(&mut self, size: u64) {
         let cut = self.visible.len();
         if cut < size as usize {
-            // Content past the new end that a cut may have left now reads as zeros, and the new size is
-            // durable.
+            // An earlier cut may not have been durable, and may have left content beyond the file's end.
+            // After the growth this content reads as zeros, and the new size is durable.
             self.durable.truncate(cut);
             self.sizes.clear();
             self.visible.resize(size as usize, 0);
@@ -371,9 +373,9 @@ impl File {
         self.sectors.sync(&mut self.durable, &self.visible, &sectors);
     }
 
-    /// Loses the writes of a failed sync. The kernel reports the failure once, and then treats the pages as
-    /// clean. As long as these pages are in its cache, programs still see the new content. No program may
-    /// rely on that, so the model shows the old content at once.
+    /// Simulates a failed sync: the file loses the writes since the last sync. The kernel reports the failure
+    /// once, and then treats the pages as clean. As long as these pages are in its cache, programs still see the
+    /// new content. No program may rely on that, so the model shows the old content at once.
     fn lose(&mut self) {
         let bytes = self.visible.len();
         self.visible.clone_from(&self.durable);

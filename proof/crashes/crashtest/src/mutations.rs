@@ -28,9 +28,10 @@ pub enum Mutation {
         /// Where it is called, innermost first.
         site: String,
     },
-    /// Commit marks become durable before the data that they declare valid.
+    /// A commit mark becomes durable before the data that it declares valid.
     EarlyMark,
-    /// Pages are written home, durably, before the log that they come from is durable.
+    /// A checkpoint's pages become durable in the database file before the log that they come from is
+    /// durable.
     HomeFirst,
 }
 
@@ -44,7 +45,7 @@ impl std::fmt::Display for Mutation {
     }
 }
 
-/// Functions in which a call may be left out unnoticed, each with the reason.
+/// Functions with a call whose omission no check notices. Beside each function is the reason.
 const EXPLAINED: [(&str, &str); 19] = [
     (
         "sync < log.rs",
@@ -74,7 +75,8 @@ const EXPLAINED: [(&str, &str); 19] = [
     ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
     ("flush_link", UNLINKED),
-    // This is the fence of `flush_link`, whose call leaves no stack frame of its own here.
+    // This entry is for the fence in `flush_link`. The call of `flush_link` leaves no stack frame of its own
+    // here.
     ("recover_heap < attach", UNLINKED),
 ];
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
@@ -88,7 +90,8 @@ const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
     "the fence behind the new block's state follows at once, before the block holds anything",
 )];
 
-/// Functions of `ppl` in which a call may be left out unnoticed, in the form of `EXPLAINED_OF_NVWAL`.
+/// Functions of `nvwal` with a call whose omission no check notices. Each entry has the kind of call, the
+/// function and the reason.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -209,7 +212,8 @@ pub struct Outcome {
     pub mutation: Mutation,
     /// The number of calls that the mutation changed.
     pub calls: usize,
-    /// The number of states recovered: until one broke the oracle, or all.
+    /// The number of states that the explorer recovered before it found a state that breaks the oracle, or in
+    /// total.
     pub states: u64,
     /// What was wrong with the state that broke the oracle; `None` if no state did.
     pub caught: Option<String>,
@@ -228,7 +232,8 @@ impl Mutants {
     pub fn record(engine: Engine, seeds: impl Iterator<Item = u64>, length: Length) -> Result<Self> {
         let mut runs = Vec::new();
         for seed in seeds {
-            // Under a setup that promises less, the checks would hold even if much were left out.
+            // Only setups that promise durability and have one thread. With the others, the checks would pass
+            // even if many calls were left out.
             let sound = |setup: &Setup| setup.waits && setup.threads == 1;
             let mut others = (0..100).map(|offset| Setup::for_each_mode(engine, seed + 1000 * offset));
             let setups = others.find(|setups| setups.iter().all(sound)).context("no setup")?;
@@ -318,8 +323,8 @@ fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>
     }
 }
 
-/// A mark is a store of a single word, with its fence and the flush that it may need. Moves each mark before
-/// the flushes and the fence that precede it.
+/// Moves each commit mark before the flushes and the fence that precede it. A mark is a store of a single
+/// word, followed by its flush (where the memory needs one) and its fence.
 fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     let (mut out, mut changed): (Vec<Event>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut rest = events;
@@ -336,8 +341,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
         if mark > 0
             && let Some(Event::Fence { .. }) = out.last()
         {
-            // Moves the mark to the place right after the last fence but one. The flushes of the data that
-            // the mark declares valid are between the last two fences.
+            // The mark's data is flushed between the last two fences, so the mark moves to the place before
+            // these flushes.
             let last = out.len() - 1;
             let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
             let at = from.map_or(0, |position| position + 1);
@@ -352,8 +357,9 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// From the first commit on, delays each sync of the log until after the next sync of the database. Drops the
-/// acknowledgements before that sync, so that the wrong order is all that the explorer can find.
+/// From the first commit on, moves each sync of the log to the place after the next sync of the database.
+/// Removes the acknowledgements between the two places. So the explorer can find only the effects of the
+/// wrong order.
 fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     let is_log = |file: crate::event::FileId| crate::event::is_log(&recording.files[file.0 as usize].path);
     let is_home = |event: &Event| {

@@ -17,14 +17,16 @@ pub enum Depth {
     Once,
     /// Do the same as `Once`, then recover again and compare.
     Recover,
-    /// Do the same as `Recover`, with a last close that writes everything home.
+    /// Do the same as `Recover`, but let the last connection write everything into the database file when it
+    /// closes.
     Close,
-    /// Do the same as `Recover`, then commit another transaction, close everything, and read the file with
-    /// stock SQLite.
+    /// Do the same as `Recover`, then commit another transaction, close everything, and read the database
+    /// file with stock SQLite.
     UseOn,
 }
 
-/// Recovers the state on a stage. Returns the number of the last transaction that it contains.
+/// Recovers the database from the crash state in the stage's directories, and checks it. Returns the number
+/// of the last transaction that it contains.
 ///
 /// # Errors
 /// A text that says what is wrong.
@@ -35,8 +37,8 @@ pub fn check(
     bounds: Bounds,
     depth: Depth,
 ) -> Result<u32, String> {
-    // With `Depth::Once`, a connection of the setup's kind recovers the state. With every other depth, a
-    // connection that is not concurrent does. So the test covers both kinds.
+    // With `Depth::Once`, the connection that recovers the state is concurrent if the setup says so. With
+    // every other depth it is not concurrent. So the test covers recovery by both kinds of connections.
     let others = Setup { concurrent: false, ..setup.clone() };
     let recovers = if depth == Depth::Once { setup } else { &others };
     let first = stage.connect(recovers).map_err(|error| format!("cannot be opened: {error}"))?;
@@ -77,8 +79,8 @@ pub fn assert_sound(conn: &Connection) -> Result<(), String> {
     }
 }
 
-/// Closes the last connection, and checks that no log is left. If the setup keeps its log, asks Duralite to
-/// drain the log at this close.
+/// Closes the last connection, and checks that no log is left. If the setup tells Duralite to keep the log at
+/// the last close, this function first asks Duralite to empty and delete the log instead.
 ///
 /// # Errors
 /// A text that says what is wrong.
@@ -119,8 +121,8 @@ fn leftovers(stage: &Stage) -> Result<(), String> {
     Ok(())
 }
 
-/// Recovers after every process has died, and commits on top of the recovered state. Records the acknowledged
-/// transactions.
+/// Recovers the database after every process has died, commits more transactions, and records which of them
+/// are acknowledged.
 ///
 /// # Errors
 /// A text that says what is wrong.

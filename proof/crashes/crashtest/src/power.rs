@@ -1,11 +1,11 @@
 //! Cuts the power of a real file system. The workload runs on a disk that logs its writes and syncs. The rig
-//! mounts the images that a power cut could leave, recovers them and judges them.
+//! mounts the images that a power cut could leave, recovers the database in them and judges it.
 //!
-//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and the rig chooses
-//! together what a crash leaves of the disk and of the memory. The same holds for a mapped database. The disk
-//! decides its names and its length, and its content is recorded memory, as on a file system with direct
-//! access. The emulated mapping also writes content to the disk. In each image, the rig replaces that content
-//! by the content of the recorded memory.
+//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, so for each crash the rig
+//! chooses what is left of the disk and what is left of the memory. A mapped database is in both places: its
+//! name and its length are on the disk, and its content is in recorded memory, as on a file system with
+//! direct access. (The emulated mapping also writes content to the disk. In each image, the rig replaces that
+//! content by the content of the recorded memory.)
 
 use std::fmt;
 use std::fs::File;
@@ -33,8 +33,8 @@ use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, Length, perform, under_this_hook};
 
 const DISK_BYTES: u64 = 16 << 20;
-/// The number of images that the rig builds for each cut. They differ in which unsynced writes have reached
-/// the disk.
+/// The number of images that the rig builds for each power cut. The images differ in the unsynced writes that
+/// they have.
 const IMAGES_PER_SYNC: u32 = 6;
 /// If connections write concurrently, the rig cuts the power at only one out of this many moments.
 const SPREAD: u8 = 4;
@@ -188,7 +188,7 @@ impl Cut {
         Ok(Self { setup, seed, recording, reference, database, memory })
     }
 
-    /// Returns what a crash leaves in memory, with the paths at which the rig sets it up.
+    /// Returns what a crash leaves in memory. The paths are those to which the rig then writes the content.
     fn left_in_memory(&self, model: &Model, random: &mut fastrand::Rng) -> Contents {
         let choices = model.choices();
         let left = model.crash(&choices, &sample(&choices, random));
@@ -220,7 +220,7 @@ impl Cut {
                 _ => false,
             };
             // Transactions overlap only after the workload has made the tables. So cut only after that, at
-            // some moments of the whole rest of the run.
+            // moments that are spread over the rest of the run.
             let mut is_for_many = || bounds.begun > TABLES && random.u8(..SPREAD) == 0;
             if cuts_here && bounds.begun > 0 && (!plan.concurrent || is_for_many()) {
                 tally.syncs += 1;

@@ -40,8 +40,8 @@ pub enum Failure {
 pub struct Fault {
     /// The first call that fails, counted from 0 over calls of any kind.
     pub nth: u64,
-    /// The number of calls that fail: the first one, and after it the next calls of the same kind. Removing
-    /// the fault ends the failures.
+    /// The number of calls that fail. After the first one, only calls of the same kind fail. No call fails
+    /// after the fault was removed.
     pub times: u64,
 }
 
@@ -49,8 +49,9 @@ pub struct Fault {
 /// order in which they happened.
 pub struct Recorder {
     state: Mutex<State>,
-    /// The disk's requests since the newest event. They have a lock of their own, because a thread that syncs
-    /// a recorded file holds the recorder's lock until the disk has carried out the requests.
+    /// The disk's requests since the newest event. They have a lock of their own. A thread that syncs a
+    /// recorded file holds the recorder's lock until the disk has carried out the requests, so the disk
+    /// cannot take that lock.
     requests: Mutex<Vec<DiskEvent>>,
 }
 
@@ -58,7 +59,7 @@ pub struct Recorder {
 struct State {
     recording: Recording,
     current: HashMap<PathBuf, FileId>,
-    /// For each event, the number of calls that had been counted when it was recorded.
+    /// For each event, how many calls the recorder had counted when it recorded the event.
     calls_at: Vec<u64>,
     sites: Option<Sites>,
     running: bool,
@@ -71,7 +72,7 @@ struct State {
     events_before: usize,
     /// The number of calls that the recorder made fail.
     failures: u64,
-    /// The file whose next syncs fail, and the number of syncs that still fail.
+    /// The file whose next syncs fail, and how many syncs still have to fail.
     failing_syncs: Option<(PathBuf, u32)>,
 }
 
@@ -149,7 +150,7 @@ impl Recorder {
         locked(&self.requests).push(request);
     }
 
-    /// Records the durable content of a file before anything happens to it.
+    /// Records the content that a file has at the beginning. The content is durable.
     pub fn begin_with(&self, path: &Path, kind: FileKind, content: Vec<u8>) {
         let mut step = self.step();
         let id = step.add(path, kind, content);
@@ -184,7 +185,8 @@ impl Recorder {
         self.step().0.events_before
     }
 
-    /// Returns for each event so far the number of the call that caused it, counted as [`Fault`] counts.
+    /// For each event of the recording, returns the number of the call that caused it, as [`Fault::nth`]
+    /// counts.
     #[must_use]
     pub fn calls_of_events(&self) -> Vec<u64> {
         self.step().0.calls_at.iter().map(|calls| calls.saturating_sub(1)).collect()

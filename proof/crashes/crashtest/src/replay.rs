@@ -74,7 +74,8 @@ fn replay_disk(
     })
 }
 
-/// Makes a log name the copied database, which has another inode than the original.
+/// Writes the identity of the copied database into a log. The copy has another inode than the original,
+/// which the log still names.
 fn give_to(log: &Path, database: &Path) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let bytes = fs::read(log)?;

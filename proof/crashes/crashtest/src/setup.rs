@@ -60,8 +60,8 @@ impl Engine {
         matches!(self, Self::Own(engine) if engine.needs.contains(&Medium::HomeMemory))
     }
 
-    /// Returns whether to test rollback journals with the engine. That is so if the engine keeps them in its
-    /// log, or if it is stock SQLite as a control.
+    /// Returns whether to test the engine with rollback journals. This is useful if the engine keeps
+    /// rollback journals in its log, and for stock SQLite as a control.
     #[must_use]
     pub fn keeps_rollback_journals(self) -> bool {
         matches!(self, Self::Stock) || matches!(self, Self::Own(engine) if engine.rollback_journals)
@@ -229,7 +229,7 @@ impl Setup {
         let media = engine.needs.iter().map(|medium| match medium {
             Medium::LogMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::HomeMemory => "home=emulate&".to_owned(),
-            // The settings say which memory the region is in.
+            // The parameter `scratchpad` in `self.settings` says in which memory the region is.
             Medium::Scratchpad => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
@@ -264,7 +264,7 @@ const CHOICES: [(&str, Choose); 4] = [
 ];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
-    // Some runs use weaker ordering, which promises only that a prefix of the commits survives.
+    // With `async`, a run promises only that a prefix of the commits survives.
     let sync = ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
     setup.waits = sync != "async";
     let mut settings = vec![format!("sync={sync}"), format!("block_bytes={}", 4096 * random.u32(2..=4))];
@@ -312,8 +312,8 @@ fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     let mut settings = vec![
         format!("sector_bytes={}", 4096 * [1, 1, 2, 3][random.usize(..4)]),
         format!("overflow_bytes={}", [0, 0, 1024, 12288][random.usize(..4)]),
-        // The smallest size that `ppl` allows is four chunks. The run uses it as a limit, or as a usual size
-        // that the log outgrows.
+        // The value 1 stands for the smallest size that `ppl` allows, which is four chunks. The size is
+        // either a limit, or the usual size, beyond which the log may grow.
         ["log_limit=1", "usual_bytes=1", "log_limit=4194304"][random.usize(..3)].to_owned(),
     ];
     if random.u8(..3) == 0 {

@@ -44,8 +44,8 @@ pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }
 
-/// Commits these statements as one transaction. On a concurrent connection the transaction waits for no other
-/// transaction before its commit.
+/// Commits these statements as one transaction that begins without a lock. On a concurrent connection it
+/// waits for other transactions only when it commits.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -16,8 +16,8 @@ use crate::setup::Setup;
 const SHARED_MEMORY: &str = "/dev/shm";
 const PIECE: usize = 4096;
 
-/// The place where a workload runs and where its crash states are recovered. The directories are on a file system in
-/// memory if the machine has one, because the model decides what is durable.
+/// The directories in which a workload runs and in which tests recover its crash states. They are on a file system in
+/// memory if the machine has one. A real disk is not necessary, because the model decides what is durable.
 pub struct Stage {
     home: PathBuf,
     log_dir: PathBuf,
@@ -26,8 +26,9 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes an empty stage with an empty database. A log names the file that it belongs to, so every state is set up
-    /// in the same database file. With `beside` the logs are in the database's own directory, otherwise in another one.
+    /// Makes an empty stage with an empty database file. All crash states of the stage use this file, because a log
+    /// names the database file to which it belongs. With `beside` the logs are in the database's own directory,
+    /// otherwise in another one.
     ///
     /// # Errors
     /// An error of the file system.
@@ -69,9 +70,9 @@ impl Stage {
         self.home().join("a.db")
     }
 
-    /// Sets up a state. Deletes all files that the state does not have, except the database and the shared memory of
-    /// the state's logs. The shared memory is a file too. A power loss may leave any content in it, so its old content
-    /// may stay.
+    /// Writes a crash state into the stage's directories, and deletes all other files except the database and the
+    /// shared memory of the state's logs. That shared memory is a file too. It may keep its old content, because a
+    /// power loss may leave any content in it.
     ///
     /// # Errors
     /// An error of the file system.
@@ -99,8 +100,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns the contents with relative paths, as in a kept state. The paths are relative to the directory above the
-    /// database's directory.
+    /// Returns the contents with paths relative to the directory above the database's directory. A kept state has such
+    /// paths.
     #[must_use]
     pub fn relative(&self, contents: &Contents) -> Contents {
         let root = self.home.parent().unwrap_or(&self.home);

@@ -30,7 +30,7 @@ pub struct Run {
     pub recording: Recording,
     /// The number of the last transaction begun.
     pub begun: u32,
-    /// How the transactions of the run met each other.
+    /// How often transactions of this run conflicted with others or were merged with them.
     pub overlaps: Overlaps,
 }
 
@@ -47,8 +47,8 @@ pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bo
     Ok(Run { recording, begun, overlaps })
 }
 
-/// Runs a setup's workload. Returns the number of the last transaction begun, and how transactions met each
-/// other.
+/// Runs a setup's workload. Returns the number of the last transaction begun, and how often transactions
+/// conflicted with others or were merged with them.
 ///
 /// # Errors
 /// Any error that SQLite should not have returned.
@@ -91,7 +91,7 @@ pub fn under_this_hook<T>(
     body()
 }
 
-/// One thread with several connections. The thread's seed decides what it does.
+/// A workload of several connections in one thread. The seed decides what the workload does.
 pub struct Script<'a> {
     stage: &'a Stage,
     setup: &'a Setup,
@@ -168,7 +168,7 @@ impl<'a> Script<'a> {
         self.close()
     }
 
-    /// Reads through every open connection. Each connection must see the state after some commit, or get an
+    /// Reads the whole database on each open connection. Each must see the state after some commit, or get an
     /// error.
     ///
     /// # Errors
@@ -247,8 +247,8 @@ impl<'a> Script<'a> {
         checkpoint(&self.connections[self.random.usize(..2)], kind)
     }
 
-    /// Pins a snapshot, or releases it. Does this only in WAL mode: otherwise a reader would keep writers
-    /// out.
+    /// Begins a read transaction that stays open, or ends it. Does this only in WAL mode: otherwise a reader
+    /// would keep writers out.
     fn pin_or_release(&mut self) -> Result<()> {
         if self.pinned || !self.setup.is_wal() {
             return self.unpin();
@@ -285,10 +285,10 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Does not test rollback
-    /// journals at NORMAL, because there SQLite syncs the journal's header together with its content. If such
-    /// a transaction leaves a TRUNCATE or PERSIST journal, even stock SQLite fails under this model with
-    /// "file is not a database".
+    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL
+    /// are not tested. There SQLite syncs the journal's header and content together. If a crash then leaves
+    /// the journal of a TRUNCATE or PERSIST transaction, even stock SQLite fails under this model with "file
+    /// is not a database".
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
@@ -309,7 +309,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Runs several threads that commit at once, so that groups have several transactions.
+/// Runs several threads that commit at the same time, so that one flush makes several transactions durable.
 fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Recorder) -> Result<u32> {
     let first = stage.connect(setup)?;
     use_mode(&first, &setup.journal_mode)?;
@@ -359,7 +359,7 @@ fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Rec
     Ok(total)
 }
 
-/// The last transactions that were begun and acknowledged, up to some event.
+/// The transactions that were begun and acknowledged before a given event of the recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
     /// The state must contain all transactions up to this one.

@@ -66,7 +66,7 @@ fn memory(engine: Engine, states: u64) -> Plan {
     Plan { engine, seed, states, length, window_states: 64, concurrent: false }
 }
 
-/// Returns a plan as [`memory`] does, with connections that write concurrently.
+/// Like [`memory`], but with connections that write concurrently.
 fn memory_of_many(engine: Engine, states: u64) -> Plan {
     let length = Length { steps: 24 };
     Plan { length, window_states: 8, concurrent: true, ..memory(engine, states) }
@@ -95,9 +95,8 @@ fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
     hold("waldio", || explore(&memory(Engine::WALDIO, share_of(20_000))));
 }
 
-/// Explores the states that a crash leaves while transactions of several connections overlap, and are
-/// validated when they commit. Recovery must find a prefix of the order in which the transactions were
-/// published.
+/// Transactions of several connections overlap, and are validated when they commit. After a crash, recovery
+/// must find the transactions up to some point in the order in which they were published.
 #[test]
 fn inv59_states_that_a_crash_leaves_of_concurrent_writers_recover() {
     for engine in Engine::own() {

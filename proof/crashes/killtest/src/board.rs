@@ -20,7 +20,7 @@ const FIRST: u64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    /// A count that grows with each action of the process.
+    /// A count that grows with each action of the process, which shows that the process makes progress.
     pub(crate) steps: u64,
     pub(crate) phase: Phase,
 }
@@ -60,7 +60,7 @@ fn read_words<const N: usize>(file: &File, at: u64) -> Result<[u64; N]> {
 /// The entry that a process writes.
 pub(crate) struct Note {
     file: File,
-    /// The slot of the process; `None` in a forked child, which writes no entry.
+    /// The index of this process's entry. It is `None` in a forked child, which has no entry.
     slot: Option<u64>,
     id: u64,
     steps: Cell<u64>,

@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::worker::{Answer, Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
-/// While the killing process waits for one process, it checks the others at this interval.
+/// The killing process waits for one process at a time. At this interval it meanwhile checks the others.
 const GLANCE: Duration = Duration::from_millis(50);
 /// The time for which the killing process waits until a victim reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
@@ -106,8 +106,8 @@ impl<'a> Crowd<'a> {
         self.plan.concurrent > 0
     }
 
-    /// Begins a new file of acknowledgements, because the settings allow the loss of the transactions that
-    /// were acknowledged so far.
+    /// Begins a new file of acknowledgements. The settings allow the transactions to be lost that the old
+    /// file lists.
     pub(crate) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
@@ -222,7 +222,7 @@ impl<'a> Crowd<'a> {
         self.processes[slot].signal(Signal::CONT)
     }
 
-    /// Kills these processes at once. Returns their roles.
+    /// Kills these processes at the same moment. Returns their roles.
     pub(crate) fn kill(&mut self, slots: &[usize]) -> Result<Vec<Role>> {
         // A process that has ended by itself has failed, and must not count as killed.
         self.watch()?;
@@ -286,7 +286,7 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// Kills all processes and the auditor. Returns their roles.
+    /// Kills all processes and the auditor at the same moment. Returns their roles.
     pub(crate) fn wipe(&mut self, order: &[usize]) -> Result<Vec<Role>> {
         self.watch()?;
         for (place, slot) in order.iter().enumerate() {
@@ -362,7 +362,8 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Returns an error that names the failure which came first, because later messages are its consequences.
+    /// Returns an error for a process that has ended by itself. The error quotes the first failure that any
+    /// process has reported, because later ones are its consequences.
     fn ended(&self, name: &str, status: ExitStatus) -> anyhow::Error {
         self.failed(&format!("{name} ended by itself ({status})"))
     }
@@ -380,7 +381,7 @@ impl<'a> Crowd<'a> {
     }
 
     fn hangs(&self, process: &ProcessSlot, what: &str) -> anyhow::Error {
-        // To see which process blocks which, one needs the stacks of all.
+        // Another process may be the reason, so write the stacks of all processes.
         for other in self.processes.iter().chain(self.audit.iter().map(|audit| &audit.process)) {
             if other.id != process.id {
                 stacks::describe(other.child.id(), &self.site.path(&format!("stacks-{}", other.id)));
@@ -399,7 +400,7 @@ impl<'a> Crowd<'a> {
             let questions = process.child.stdin.take().context("no pipe")?;
             let output = process.child.stdout.take().context("no pipe")?;
             let (sender, answers) = channel();
-            // The thread ends when the pipe ends, or when the receiver is gone.
+            // The thread ends when the auditor closes its pipe, or when nobody receives the lines any more.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     if sender.send(line).is_err() {
@@ -412,7 +413,10 @@ impl<'a> Crowd<'a> {
         self.audit.as_mut().context("no auditor")
     }
 
-    /// Asks the auditor, and watches the other processes until the auditor answers.
+    /// Sends the auditor a question, and watches the other processes until the auditor answers.
+    ///
+    /// # Errors
+    /// The auditor has found a loss, or a process hangs.
     ///
     /// # Errors
     /// A loss, or a process that hangs.

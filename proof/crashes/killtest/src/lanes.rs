@@ -1,10 +1,10 @@
-//! Makes the transactions of processes that write concurrently, and checks what the database holds of them.
+//! Makes the transactions of processes that write concurrently, and checks their effects on the database.
 //!
-//! Each process has a *lane*: a table, and a row with the number of the lane's transactions, in a page of its
-//! own. So most transactions of different lanes do not conflict. Several processes may share a lane. Now and
-//! then a transaction reads how many transactions another lane has, or adds 1 to a row that all lanes share.
-//! These transactions let the check decide whether the database holds a prefix of one order of all
-//! transactions.
+//! Each of these processes writes to a *lane*: a table of its own, and a row that counts the lane's
+//! transactions, in a page of its own. So most transactions of different lanes do not conflict. There are
+//! only [`LANES`] lanes, so several processes may share one. Now and then a transaction reads how many
+//! transactions another lane has, or adds 1 to a row that all lanes share. From these transactions the check
+//! can tell whether all lanes together show a prefix of a single order of transactions.
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ fn row_payload(m: i64, lane: i64, worker: u64) -> Vec<u8> {
     payload(m * LANES + lane, worker.cast_signed(), length)
 }
 
-/// Makes the changes of transaction `m` of a lane, inside a transaction.
+/// Makes the changes of transaction `m` of a lane. The caller has begun the transaction, and commits it.
 pub(crate) fn change(conn: &Connection, lane: i64, m: i64, worker: u64) -> rusqlite::Result<()> {
     let seen = looked_at(lane, m).map(|other| total(conn, other)).transpose()?;
     conn.prepare_cached(&format!("INSERT INTO lane{lane} VALUES(?1, ?2, ?3, ?4)"))?.execute(params![
@@ -104,7 +104,8 @@ impl Acknowledged {
         Ok(())
     }
 
-    /// Checks all lanes, inside a transaction that began after the acknowledgements had been read.
+    /// Checks all lanes. The caller has first read the acknowledgements, and then begun the transaction on
+    /// `conn`.
     pub(crate) fn verify(&self, conn: &Connection) -> Result<()> {
         let mut statement = conn.prepare_cached("SELECT total, counted FROM heads ORDER BY lane")?;
         let heads = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;

@@ -1,9 +1,9 @@
-//! Makes numbered transactions, and checks that all of them up to some number were made.
+//! Makes numbered transactions, and checks that the database has all of them up to some number.
 //!
 //! Transaction `n` takes its number from a counter in the database, so several processes number their
 //! transactions in the order in which they commit. It appends row `n`, deletes the row that has become too
-//! old, and changes another row. Now and then a transaction is larger than a page cache, or than all that a
-//! log keeps in memory.
+//! old, and changes another row. Now and then a transaction is too large for a page cache, or for the part
+//! of a log that is kept in memory.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rusqlite::{Connection, params};
@@ -62,7 +62,7 @@ pub(crate) fn owner(conn: &Connection, n: i64) -> rusqlite::Result<u64> {
     statement.query_row([n], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
 }
 
-/// Makes the changes of transaction `n`, inside a transaction.
+/// Makes the changes of transaction `n`. The caller has begun the transaction, and commits it.
 pub(crate) fn change(conn: &Connection, n: i64, worker: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT INTO rows VALUES(?1, ?2, ?3, 0)")?.execute(params![
         n,
@@ -82,7 +82,7 @@ pub(crate) fn change(conn: &Connection, n: i64, worker: u64) -> rusqlite::Result
     Ok(())
 }
 
-/// Makes changes that must never be visible.
+/// Makes changes that the caller will not commit, so nobody may ever see them.
 pub(crate) fn junk(conn: &Connection, rows: i64) -> rusqlite::Result<()> {
     let mut insert = conn.prepare_cached("INSERT INTO rows VALUES(?1, 0, ?2, -1)")?;
     for i in 1..=rows {

@@ -10,13 +10,13 @@ use duralite_testkit::{Acknowledge, Arguments, Engine, engine_named};
 use crate::Role;
 
 /// The plan of a run. Its text consists of `name=value` pairs with spaces between them, and [`Plan::parse`]
-/// reads it. The seed decides everything except the moments at which the system lets processes run.
+/// reads it. The seed decides everything except how the system schedules the processes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine that keeps the log.
     pub engine: Engine,
-    /// The number of processes to kill. The run kills in strikes. If the last strike hits several processes,
-    /// the run kills a few more than this number.
+    /// The number of processes to kill. In each *strike* the run kills one or several processes. If the last
+    /// strike hits several, the run kills a few more than this number.
     pub kills: u32,
     /// The seed of all random decisions.
     pub seed: u64,
@@ -35,10 +35,11 @@ pub struct Plan {
     pub forkers: u32,
     /// The number of processes with the role [`Role::Onlooker`].
     pub onlookers: u32,
-    /// The number of users, 1 or 2, to which the processes belong in turn. All users are in one group. A run
+    /// The number of users, 1 or 2, as whom the processes run alternately. All users are in one group. A run
     /// with two users needs root.
     pub users: u32,
-    /// Whether the database has two names, and the run renames it and renames it back.
+    /// Whether the database has a second name (a hard link). If so, the run also takes the first name away
+    /// for a moment now and then.
     pub names: bool,
     /// Whether the run stops several processes together for a while now and then.
     pub pauses: bool,
@@ -46,7 +47,7 @@ pub struct Plan {
     pub beside: bool,
     /// The value of `PRAGMA wal_autocheckpoint` of all connections.
     pub autocheckpoint: Option<u32>,
-    /// The longest time between two strikes, in milliseconds.
+    /// The longest time between two strikes (see [`Self::kills`]), in milliseconds.
     pub longest_ms: u64,
     /// The number of seconds after which the run ends, even if fewer processes were killed; 0 for never.
     pub seconds: u64,
@@ -63,7 +64,7 @@ pub struct Plan {
     /// The directory in which the run makes the logs' directory. By default `/dev/shm` for engines in memory,
     /// otherwise the same as `directory`.
     pub log_directory: Option<PathBuf>,
-    /// Whether a transaction is acknowledged before or after its `COMMIT`.
+    /// Whether a worker acknowledges a transaction before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
     /// The largest number of kills between two checks of everything.
     pub full_check_every: u32,
@@ -113,10 +114,10 @@ const SCRATCHPAD: [&str; 5] = [
 /// defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
-/// The numbers of frames in the log at which SQLite makes a checkpoint. They are for engines with which
-/// SQLite's checkpoints write the pages home.
+/// One of these is the number of frames in the log at which SQLite makes a checkpoint. Used for engines that
+/// leave it to SQLite's checkpoint to write the pages into the database file.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
-/// The longest time between two strikes in milliseconds, if the plan gives none.
+/// The default of [`Plan::longest_ms`].
 const LONGEST_MS: u64 = 20;
 /// SQLite's name for its write-ahead log.
 pub(crate) const WAL: &str = "wal";

@@ -24,9 +24,10 @@ pub struct Report {
     pub stopped: u64,
     /// The number of processes that the run stopped for a while and then let continue.
     pub continued: u64,
-    /// The number of processes that the run stopped together with others and then let continue.
+    /// The number of processes that the run stopped, several at a time, and then let continue.
     pub paused: u64,
-    /// The number of strikes while the database had another name. In a strike, the run kills some processes.
+    /// The number of strikes during which the database had another name. In a strike, the run kills some
+    /// processes.
     pub renamed: u64,
     /// The largest number of bytes that the logs took.
     pub log_bytes: u64,

@@ -7,17 +7,18 @@ use serde::{Deserialize, Serialize};
 pub enum Role {
     /// Commits. It holds the WRITE lock or queues for it, and leads or follows a group commit.
     Writer,
-    /// Commits concurrently with others, in a lane of its own (`concurrent=on`).
+    /// Commits concurrently with other processes (`concurrent=on`), in its lane (see the module
+    /// `lanes`).
     Concurrent,
     /// Makes checkpoints, in each mode.
     Checkpointer,
-    /// Opens, commits once or only reads, and closes.
+    /// Opens the database, commits once or only reads, and closes it.
     Opener,
     /// Reads.
     Reader,
     /// Forks with its connection open. Its children open connections of their own and commit.
     Forker,
-    /// Reads through connections that are opened read-only, and closes them again.
+    /// Opens the database read-only, reads, and closes it again.
     Onlooker,
     /// Stays connected and does nothing. The run kills it only together with all other processes.
     Keeper,
@@ -61,7 +62,7 @@ impl Role {
         }
     }
 
-    /// Returns the phases in which the run may kill a process of this role on purpose.
+    /// Returns the phases at which the run may aim when it kills a process of this role.
     #[must_use]
     pub fn moments(self) -> &'static [Phase] {
         match self {

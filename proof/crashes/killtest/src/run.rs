@@ -14,8 +14,8 @@ use crate::{Plan, Report, Role, Worker};
 /// How long the process spins at the end of a wait, because a sleep is not exact enough.
 const SPIN: Duration = Duration::from_micros(150);
 
-/// Carries out a plan, and reports after each step. Every process that this function has started has ended
-/// when it returns.
+/// Carries out a plan, and calls `progress` after each step. When this function returns, all processes that
+/// it has started have ended.
 ///
 /// # Errors
 /// A text of one line. It says what was lost, hung, starved or left behind, where the files are kept, and
@@ -84,7 +84,8 @@ fn attack(
     Ok(())
 }
 
-/// Kills some processes, whatever they are doing.
+/// Kills some processes in the middle of their work, and replaces them. Asks the auditor for a check before
+/// or after that.
 fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -> Result<()> {
     let Step::Strike { victims, aim, delay, stop, renamed, replace_first, check } = step else {
         return Ok(());
@@ -115,7 +116,7 @@ fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -
     }
     if !replace_first {
         if crowd.is_concurrent() {
-            // The auditor commits before any process takes the place of a dead one.
+            // The dead processes are not replaced yet. None of them may block the auditor's commit.
             crowd.ask(Question::Commit)?;
         }
         ask(crowd, check, report)?;

@@ -67,16 +67,17 @@ pub enum Step {
     },
 }
 
-/// The seed chooses one of these ranges, and from it the number of kills between two wipes. A small number
-/// makes the run kill the process that recovers the log while others wait to attach it.
+/// The seed chooses one of these ranges, and from it the number of processes to kill before the run kills all
+/// of them. If the number is small, the victim is often a process that recovers the log while others wait to
+/// attach the log.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
-/// The longest pause in milliseconds. It is shorter than the time for which a busy worker repeats a
-/// statement.
+/// The longest pause in milliseconds. A worker that finds the database busy repeats its statement for a
+/// longer time than this.
 const LONGEST_PAUSE: u64 = 1_500;
 
-/// The steps of a run. They never end.
+/// An endless sequence of the steps of a run.
 pub struct Schedule {
     rng: fastrand::Rng,
     roles: Vec<Role>,
@@ -88,7 +89,7 @@ pub struct Schedule {
     pauses: bool,
     cast: Vec<Role>,
     left: u32,
-    /// Whether no process of the cast has been killed yet.
+    /// Whether all processes that the last [`Step::Start`] started are still alive.
     fresh: bool,
     since_full_check: u32,
 }
@@ -112,7 +113,8 @@ impl Schedule {
         }
     }
 
-    /// Chooses all processes most of the time. Now and then it chooses few, to attack a lone process too.
+    /// Chooses the roles of the processes to start. Most of the time these are all roles of the plan. Now and
+    /// then there are few processes, because the run must also kill processes that are alone.
     fn choose_cast(&mut self) -> Vec<Role> {
         let only = |wanted: &[Role]| -> Vec<Role> {
             self.roles.iter().copied().filter(|role| wanted.contains(role)).collect()
@@ -125,7 +127,7 @@ impl Schedule {
             4 => only(&[Role::Writer, Role::Concurrent, Role::Opener]),
             _ => Vec::new(),
         };
-        // Nearly every cast has concurrent writers, because a plan with concurrent writers is there to kill
+        // If the plan has concurrent writers, nearly every cast has some, because the plan is there to kill
         // them.
         let lacks_concurrent = |role: &Role| *role == Role::Concurrent && !cast.contains(role);
         let is_poor = self.roles.iter().any(lacks_concurrent) && self.rng.u32(..8) > 0;
@@ -133,7 +135,8 @@ impl Schedule {
             cast.clone_from(&self.roles);
         }
         if self.weak {
-            // While a process that has attached the log lives, no commit may be lost.
+            // With these settings, commits may be lost only when no process has the log attached. The keeper
+            // stays attached, so until the keeper dies any loss is a failure.
             cast.push(Role::Keeper);
         }
         cast
@@ -156,7 +159,7 @@ impl Schedule {
         let moments = victims.first().map_or(&[][..], |slot| self.cast[*slot].moments());
         let fresh = std::mem::take(&mut self.fresh);
         let aim = (self.rng.bool() && !moments.is_empty()).then(|| moments[self.rng.usize(..moments.len())]);
-        // The processes of a new cast open the database at the same time, and one of them recovers the log.
+        // After a start, all processes open the database at the same time, and one of them recovers the log.
         let aim = if fresh && self.rng.u32(..4) > 0 { Some(Phase::Opening) } else { aim };
         let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { self.longest });
         let stop = (self.rng.u32(..12) == 0).then(|| {

@@ -60,7 +60,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Gives the group of the users access to the directories.
+    /// Gives the users' group access to the directories.
     fn share(&self) -> Result<()> {
         if self.users > 1 {
             for dir in [self.dir.path(), self.log_dir()] {
@@ -85,7 +85,7 @@ impl Site {
         (self.users > 1).then(|| (FIRST_USER + slot as u32 % self.users, GROUP))
     }
 
-    /// Returns the path of a copy of the program that every user may run.
+    /// Returns the path of the program to start. With two users this is a copy that both users may execute.
     pub(crate) fn program(&self, program: &Path) -> Result<PathBuf> {
         if self.users == 1 {
             return Ok(program.to_owned());
@@ -185,7 +185,8 @@ const OWN: &str = "k";
 /// The beginning of the names of regions, which many logs share.
 const REGION: &str = "duralite-region-";
 
-/// Returns whether the name is that of a log. The memory that a log's users share has another name.
+/// Returns whether a file of this name is a log. The shared memory that belongs to a log ends in `-shm` and
+/// does not count.
 fn is_log(name: &str) -> bool {
     name.contains("-duralite") && !name.ends_with("-shm")
 }

@@ -79,7 +79,8 @@ pub fn plan(engine: Engine, seed: u64) -> Plan {
     plan
 }
 
-/// Returns the engines, in the order in which the seeds use them.
+/// Returns the engines in the order in which the soak tests them. Consecutive seeds belong to consecutive
+/// engines.
 fn engines() -> Vec<Engine> {
     Engine::all().into_iter().rev().collect()
 }
@@ -102,7 +103,10 @@ pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec
     outcomes
 }
 
-/// Returns a table of the outcomes by engine, in the style of the fault model's table.
+/// Returns a table of the outcomes by engine. It has the same columns as the table of `duralite crashtest`.
+///
+/// # Errors
+/// This function never fails.
 ///
 /// # Errors
 /// Never.

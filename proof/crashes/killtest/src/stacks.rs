@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes into a file what the system tells about a process. Returns a line that describes the process.
+/// Writes the system's information about a process into a file. Returns a line that describes the
+/// process.
 pub(crate) fn describe(pid: u32, file: &Path) -> String {
     let mut text = String::new();
     for name in ["wchan", "syscall", "stack"] {

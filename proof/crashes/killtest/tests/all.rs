@@ -1,4 +1,5 @@
-//! The tests of the rig. They test its decisions, and whether its kills find losses.
+//! The tests of the kill test itself: whether the seed decides what it does, and whether it finds
+//! losses.
 
 mod decisions;
 mod kills;

@@ -1,4 +1,4 @@
-//! The seed decides everything that a run does not leave to the system.
+//! Tests that the seed decides everything except how the system schedules the processes.
 
 use duralite_killtest::{Engine, Plan, Role, Schedule, Step, soak_plan};
 

@@ -87,7 +87,7 @@ fn inv11_only_the_death_of_all_loses_what_group_synch_may_lose() {
     kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(3)) });
 }
 
-/// Checks that the auditor notices a loss. It must notice that a worker acknowledges too early.
+/// A worker acknowledges too early. The auditor must notice the loss.
 fn an_early_acknowledgement_is_found(engine: Engine) {
     early_acknowledgements_are_found(Plan::new(engine, 400, seed(4)));
 }

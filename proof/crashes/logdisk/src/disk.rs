@@ -23,7 +23,7 @@ use duralite_crashmodel::disk::Pages;
 
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(INodeNo::ROOT.0 + 1);
-/// The time for which the kernel may cache names and attributes, which never change.
+/// The time for which the kernel may cache names and attributes. They never change.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// A file in memory that reports every write and sync to a [`Sink`].
@@ -53,9 +53,10 @@ impl LogDisk {
         config.mount_options = vec![MountOption::FSName("logdisk".into()), MountOption::NoAtime];
         let (report, mounted) = mpsc::sync_channel(1);
         let at = dir.path().to_owned();
-        // If the process is killed, /dev/fuse must be closed at once. But other threads of the process may
-        // wait for this disk. No signal can end such a thread, and it keeps all shared descriptors open. So
-        // only the server thread has this descriptor.
+        // If the process is killed, /dev/fuse must be closed at once, so that the kernel gives up this
+        // disk. Otherwise a thread that waits for the disk would never end: no signal can end it, and as
+        // long as it lives, it keeps the descriptors open that it shares. So only the server thread has the
+        // descriptor of /dev/fuse.
         let serve = move || match sys::unshare_descriptors().and_then(|()| Session::new(server, at, &config))
         {
             Ok(session) => {

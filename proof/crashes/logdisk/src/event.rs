@@ -4,9 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::disk::DiskEvent;
 
-/// Receives every write and sync *while the disk handles it, before the disk answers*. So when a program sees
-/// that a request has completed, the request is already recorded. The calls come one at a time. They come
-/// from a thread with its own file descriptor table, so they cannot use files that another thread has opened.
+/// Receives every write and sync while the disk handles the request, *before the disk answers it*. So when a
+/// program sees that a request has completed, the request is already recorded. The calls come one at a time.
+/// They come from a thread with its own file descriptor table, so they cannot use files that another thread
+/// has opened.
 pub trait Sink: Send + Sync {
     /// Receives `bytes`, which were written at offset `at`, in bytes.
     fn write(&self, at: u64, bytes: &[u8]);
@@ -14,7 +15,8 @@ pub trait Sink: Send + Sync {
     fn sync(&self);
 }
 
-/// A log in memory. `E` may include the caller's own events besides the disk's. All events are in one order.
+/// A list of events in memory. With a type `E` of its own, a caller can add its own events to those of the
+/// disk. The list has all events in the order in which they happened.
 #[derive(Debug)]
 pub struct EventLog<E = DiskEvent> {
     events: Mutex<Vec<E>>,

@@ -1,4 +1,4 @@
-//! The ioctls of loop devices, and a file descriptor table for a single thread.
+//! The ioctls of loop devices, and a function that gives a thread its own file descriptor table.
 #![allow(unsafe_code)] // No crate in use wraps LOOP_CONFIGURE or CLOSE_RANGE_UNSHARE.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ const BLKFLSBUF: libc::Ioctl = 0x1261;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// `struct loop_config` of `linux/loop.h`, with its `struct loop_info64` spelled out.
+/// `struct loop_config` of `linux/loop.h`, together with the fields of the `struct loop_info64` in it.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,
@@ -79,8 +79,8 @@ pub fn drop_buffers(device: &File) -> io::Result<()> {
 /// Gives the calling thread, and the threads that it starts, its own file descriptor table with only the
 /// standard streams.
 pub fn unshare_descriptors() -> io::Result<()> {
-    // SAFETY: the table in which descriptors are closed is not the one that other threads use. The caller has
-    // opened nothing in this thread before.
+    // SAFETY: CLOSE_RANGE_UNSHARE first copies the table, and closes the descriptors only in the copy. Other
+    // threads keep the old table. This thread has opened no file that it would lose.
     checked(unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE as libc::c_int) })
         .map(drop)
 }

@@ -82,13 +82,13 @@ impl FileSystemKind {
         }
     }
 
-    /// Returns the options that mounting always needs here.
+    /// Returns the options with which the rig always mounts this kind of file system.
     fn mount_options(self) -> &'static str {
         match self {
-            // btrfs itself can tell devices with the same UUID apart.
+            // btrfs can tell devices apart even if they have the same UUID.
             Self::Ext4 | Self::Btrfs => "",
-            // Images of a volume have the volume's UUID, and the rig mounts them beside the volume and beside
-            // each other.
+            // The rig mounts images of a volume beside the volume and beside each other, and all of them have
+            // the volume's UUID.
             Self::Xfs => "nouuid",
         }
     }
@@ -142,8 +142,8 @@ impl Mount {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        // If another thread has just forked a process, that process holds files of this process open until it
-        // executes its program.
+        // If another thread has just forked a child process, the child holds this process's files open until
+        // it executes its program.
         for wait in [1, 4, 16, 64, 256] {
             match unmount(&self.dir, UnmountFlags::empty()) {
                 Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(wait)),

@@ -1,5 +1,5 @@
-//! Checks that nothing stays mounted and no loop device stays attached, whatever happens. These tests are a
-//! program of their own, because they look at all loop devices of their process.
+//! Checks that nothing stays mounted and no loop device stays attached, whatever happens. These tests look
+//! at all loop devices of their process, so they are in a program of their own.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod common;

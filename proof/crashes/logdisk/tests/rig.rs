@@ -20,7 +20,7 @@ use common::{DISK, rig};
 #[repr(align(4096))]
 struct Aligned([u8; 2 * PAGE]);
 
-/// Events of the disk, with marks of the test between them.
+/// Events of the disk, and marks that the test puts between them.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Disk(DiskEvent),
@@ -60,8 +60,8 @@ fn put(path: &Path, bytes: &[u8]) {
     File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
 }
 
-/// For each of `chances`, makes one crash image at every event after the mark `from`. In that image, each
-/// piece has reached the medium with this chance, in tenths.
+/// At every event after the mark `from`, makes one crash image for each of `chances`. A chance says, in
+/// tenths, how probable it is that a piece of an unsynced write has reached the medium.
 fn crash_images(events: &[Event], from: &'static str, chances: &[u8], mut visit: impl FnMut(&Pages)) {
     let mut random = random();
     let mut model = DiskModel::new(Pages::new(DISK));
@@ -140,7 +140,7 @@ fn written_but_unsynced_data_may_be_lost_or_torn() {
     let begun = events.iter().position(|event| *event == Event::Mark("written")).unwrap();
     let (mut lost, mut torn, mut there) = (0, 0, 0);
     let mut mounter = ImageMounter::new(FileSystemKind::Ext4, "");
-    // Unmounting, which comes later in the log, would sync the data.
+    // The later events are left out. They include the unmounting, which syncs the data.
     crash_images(&events[..begun + 2], "written", &[0, 5, 5, 5, 10], |image| {
         let read = mounter.with_image(image, |dir| std::fs::read(dir.join("file")).unwrap()).unwrap();
         match read.iter().filter(|&&byte| byte == 2).count() {
@@ -197,7 +197,8 @@ fn events_are_in_the_order_of_the_requests() {
             });
             let synced = call.iter().rposition(|event| *event == Event::Disk(DiskEvent::Sync));
             let end = call.iter().position(|event| *event == Event::Mark("end"));
-            // Only the events up to `end` count, because the unmounting follows the last call.
+            // The events after `end` come from the unmounting, so they do not show that the call itself
+            // has synced.
             let synced_in_call = call[..end.unwrap()].contains(&Event::Disk(DiskEvent::Sync));
             assert!(written.is_some() && written < end && written < synced, "{written:?} {synced:?} {end:?}");
             assert!(synced_in_call);

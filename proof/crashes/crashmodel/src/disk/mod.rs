@@ -45,11 +45,12 @@ impl Piece {
 /// A piece of a write that is not durable yet.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingPiece<'a> {
-    /// The index of its write among the writes since the last sync, from 0.
+    /// The number of the write to which this piece belongs, counted from 0 since the last sync.
     pub write: usize,
     /// The offset on the disk, in bytes.
     pub at: u64,
-    /// The piece's data. It is shorter than a piece if the write begins or ends within the piece.
+    /// The bytes that the write puts into this piece. They are fewer than [`Piece::bytes`] if the write
+    /// begins or ends in the middle of the piece.
     pub bytes: &'a [u8],
 }
 
@@ -91,10 +92,10 @@ impl DiskModel {
         self.pending.len()
     }
 
-    /// Returns an image that a power cut now may leave: the durable content, and those pieces of the writes
-    /// since the last sync for which `choose` returns true. The function calls `choose` for the pieces in the
-    /// order of the log, and applies the chosen pieces in this order. So each of several writes to one place
-    /// may be the last that reached the disk.
+    /// Returns an image that the disk may hold if the power fails now. The image has the durable content and,
+    /// of the writes since the last sync, those pieces for which `choose` returns true. The function asks
+    /// `choose` about the pieces in the order of the writes, and applies the chosen pieces in the same order.
+    /// If several writes go to the same place, the image shows the last of them that was chosen.
     #[must_use]
     pub fn crash_image(&self, piece: Piece, mut choose: impl FnMut(PendingPiece<'_>) -> bool) -> Pages {
         let mut image = self.durable.clone();
@@ -110,9 +111,10 @@ impl DiskModel {
         image
     }
 
-    /// Returns an image, in whole pages, that a power cut now may leave. `nth` selects the image. Image 0 has
-    /// no unsynced write, 1 has every unsynced write, 2 has the oldest ones, and 3 has all but one. From 4
-    /// on, chance decides for each page of an unsynced write whether the image has it.
+    /// Returns an image, in whole pages, that the disk may hold if the power fails now. `nth` selects the
+    /// image. Image 0 has no unsynced write, image 1 has all of them, image 2 has only the oldest ones, and
+    /// image 3 has all but one. From image 4 on, chance decides for each page of an unsynced write whether
+    /// the image has it.
     #[must_use]
     pub fn image_of_pages(&self, nth: u32, random: &mut fastrand::Rng) -> Pages {
         match nth {

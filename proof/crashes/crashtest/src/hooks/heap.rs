@@ -8,13 +8,13 @@ use std::sync::OnceLock;
 use rusqlite::ffi as sqlite;
 
 thread_local! {
-    /// The number of allocations that succeed before one is refused. If it is negative, no allocation is
-    /// refused.
+    /// The number of allocations that still succeed before one is refused. A negative number means that no
+    /// allocation is refused.
     static LEFT: Cell<i64> = const { Cell::new(-1) };
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The allocation functions that SQLite had before.
+/// SQLite's original allocation functions, which this module's functions call.
 struct Base {
     malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
     realloc: unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void,

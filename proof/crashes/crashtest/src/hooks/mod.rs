@@ -36,10 +36,10 @@ impl DirectoryHook {
         Self { recorder, on_disk: None }
     }
 
-    /// Returns a hook for a mapped database on a disk whose power is cut. When the database grows, the hook
-    /// syncs the descriptor `database`, so that the new length is durable. On a file system with direct
-    /// access, the first fault of a page makes the length durable instead (`MAP_SYNC`). The caller must close
-    /// `database` after all connections.
+    /// Returns a hook for a mapped database on a disk whose power the test cuts. When the database grows, the
+    /// hook syncs the file descriptor `database` to make the new length durable. (On a file system with
+    /// direct access no sync is needed, because the first page fault in the new part makes the length
+    /// durable: `MAP_SYNC`.) The caller must close all connections before `database`.
     #[must_use]
     pub fn on_disk(self, database: Arc<File>) -> Self {
         Self { on_disk: Some(database), ..self }
@@ -87,7 +87,7 @@ impl Hook for DirectoryHook {
             return Err(medium_error("mmap", failure));
         }
         let file = recorded.file(log, FileKind::Memory);
-        // The recorder may have seen the new file before this call says that the file is memory.
+        // The recorder may already know the new file, but not that it is mapped as memory.
         recorded.set_kind(file, FileKind::Memory);
         let recorder = Arc::clone(&self.recorder);
         Ok(Arc::new(nvm::TappedNvm { inner, survives: false, on_disk: None, file, recorder }))

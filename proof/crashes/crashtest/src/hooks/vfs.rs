@@ -33,7 +33,7 @@ struct Open {
 #[derive(Default)]
 struct Registry {
     directories: Vec<(PathBuf, Arc<Recorder>)>,
-    /// Open files, by the address of SQLite's file structure.
+    /// The open files. The key is the address of SQLite's file structure.
     open: HashMap<usize, Open>,
     /// The method tables that this VFS has made. The key is the address of the base VFS's table that was
     /// copied.
@@ -51,8 +51,8 @@ fn base() -> *mut Vfs {
     BASE.get().map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(*address))
 }
 
-/// Keeps the files of a directory recorded until this value is dropped. Files that are open then are recorded
-/// until they are closed.
+/// Keeps the recording of a directory's files on until this value is dropped. Files that are still open at
+/// that time are recorded until they are closed.
 pub struct TappedDirectory {
     dir: PathBuf,
 }
@@ -152,7 +152,7 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    // SAFETY: the arguments come from SQLite, and go on to the VFS of which this one is a copy.
+    // SAFETY: the arguments come from SQLite. They go unchanged to the base VFS, of which this VFS is a copy.
     let pass = || match unsafe { (*base()).open } {
         // SAFETY: as above.
         Some(open) => unsafe { open(base(), name, file, flags, out_flags) },
@@ -191,7 +191,8 @@ unsafe extern "C" fn open(
         Box::leak(Box::new(table))
     });
     registry.open.insert(file.addr(), Open { methods, path, recorder: Arc::clone(&recorder) });
-    // SAFETY: the file is open. The base VFS's functions do not look at its table.
+    // SAFETY: the file is open. The base VFS's functions do not use the file's method table, so it can be
+    // replaced.
     unsafe { (*file).methods = table };
     code
 }

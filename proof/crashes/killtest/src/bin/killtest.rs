@@ -39,7 +39,7 @@ fn this_program() -> Result<Worker> {
     Ok(Worker { program, arguments: vec!["worker".into()] })
 }
 
-/// Runs a soak. Returns whether no plan failed.
+/// Runs a soak. Returns true if all plans succeeded.
 fn soak_for(arguments: &[String]) -> Result<bool> {
     let (minutes, seed, table, directory) = match arguments {
         [minutes, seed, table] => (minutes, seed, table, None),

@@ -1,8 +1,8 @@
-//! Compares the database with the acknowledgements. The auditor is a process of its own, so the process that
+//! Compares the database with the acknowledgements. The auditor is a separate process, so the process that
 //! asks it survives if the auditor hangs or dies.
 //!
-//! The auditor reads one [`Question`] from each line of input. It answers with one line, an [`Answer`], or
-//! fails.
+//! The auditor reads one [`Question`] from each line of its input. It answers with one line, an [`Answer`].
+//! If it finds a loss, it ends with an error.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
 use crate::{Phase, lanes, ledger};
 
-/// The least number of newest rows that a light check reads.
+/// A light check reads at least this many of the newest rows.
 const NEWEST: i64 = 200;
 
 /// A question to the auditor.
@@ -38,7 +38,7 @@ pub(crate) enum Question {
     /// Commit a transaction.
     Commit,
     /// Check all transactions, close the last connection, and check again with stock SQLite. The value says
-    /// whether shared memory may be left.
+    /// whether shared memory of logs may remain.
     Settle(bool),
 }
 
@@ -55,8 +55,8 @@ struct Auditor<'a> {
     /// The acknowledgements in the lanes; `None` if the plan has no lanes.
     lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
-    /// The number of transactions that this connection has seen. They must not be lost, because the
-    /// connection has kept the log in use since then.
+    /// The number of transactions that the auditor has seen on this connection. None of them may be lost,
+    /// because the connection has kept the log in use since then.
     seen: i64,
 }
 
@@ -95,8 +95,8 @@ impl Auditor<'_> {
                 self.check(true)?;
                 self.write_once()?;
                 self.close()?;
-                // A process may have died after it made a log and before the database named that log. Such a
-                // log is deleted when the next log is made.
+                // A process may have died after it made a log and before the database named that log.
+                // Opening the database once more makes a new log, which deletes the other.
                 self.check(false)?;
                 self.close()?;
                 self.check_stock(allow_segments)
@@ -160,8 +160,8 @@ impl Auditor<'_> {
         Ok(self.seen)
     }
 
-    /// Writes once. In rollback mode this makes a new log, and so deletes the log of a process that died
-    /// before the database named that log. A reader makes no log in this mode.
+    /// Writes once. In a rollback mode only a writer makes a log. To make a new log also deletes the log of
+    /// a process that died before the database named that log.
     fn write_once(&self) -> Result<()> {
         let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
         let version = "PRAGMA user_version=1; PRAGMA user_version=0";

@@ -14,7 +14,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     while !session.note.should_end()? {
         session.note.phase(Phase::Checkpoint)?;
         let sql = format!("PRAGMA wal_checkpoint({})", MODES[session.rng.usize(..MODES.len())]);
-        // The first column of the result says whether something blocked the checkpoint, such as another
+        // The first column of the result is 1 if something blocked the checkpoint, such as another
         // checkpoint.
         session.patiently(&sql, || conn.query_row(&sql, [], |row| row.get::<_, i64>(0)))?;
         session.note.phase(Phase::Ready)?;

@@ -11,10 +11,10 @@ use super::session::{has_no_room, is_busy};
 use crate::lanes::{self, LANES, LaneAcks};
 use crate::{Acknowledge, Phase};
 
-/// The number of conflicts after which a transaction takes the lock for writing when it begins.
+/// After this many conflicts, a transaction takes the WRITE lock when it begins.
 const CONFLICTS: u32 = 5;
 
-/// The lane of a process, and what the process has acknowledged in it.
+/// The lane of a process, and the transactions in it that the process has acknowledged.
 struct Lane {
     number: i64,
     acks: LaneAcks,

@@ -66,7 +66,7 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
     for _ in 0..session.rng.u32(..3) {
         session.commit_one(own)?;
     }
-    // The child must not end a transaction that the parent begins here.
+    // The parent sometimes forks in the middle of a transaction. The child must not end that transaction.
     let begun = if session.rng.u32(..4) == 0 {
         Some(session.when_there_is_room(own, |session| session.start(own))?)
     } else {
@@ -108,8 +108,8 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
         } else {
             std::thread::sleep(GLANCE);
         }
-        // The parent only waits for its child, and this note counts as the parent's progress. The child must
-        // see to its own progress.
+        // While the parent waits for its child, this note counts as progress of the parent. Nothing checks
+        // the child's progress except the child itself.
         session.note.phase(Phase::Forking)?;
     }
 }
@@ -121,7 +121,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     match (inherited, conn.as_ref()) {
         (Inherited::Used, Some(conn)) => {
             let answer = ledger::total(conn);
-            // If a transaction is open, SQLite already has the page, and may answer from it.
+            // In an open transaction SQLite may answer from a page that it has already cached.
             let allowed = !conn.is_autocommit() || answer.is_err();
             ensure!(allowed, "an inherited connection answers {answer:?}");
             let written = conn.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET total = -1; COMMIT");
@@ -149,7 +149,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     }
 }
 
-/// Closes the inherited connection. Ignores errors, because the parent must not notice the close in any case.
+/// Closes the inherited connection. Ignores errors: whatever happens, the parent must not notice the close.
 fn close_inherited(conn: &mut Option<Kept>) {
     if let Some(conn) = conn.take() {
         let _ = session::close(conn);

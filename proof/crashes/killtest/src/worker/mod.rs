@@ -30,7 +30,7 @@ use session::Session;
 pub struct Worker {
     /// The program.
     pub program: PathBuf,
-    /// The arguments before those that [`worker_main`] gets.
+    /// The first of the program's arguments. After them come those that [`worker_main`] gets.
     pub arguments: Vec<OsString>,
 }
 

@@ -28,26 +28,26 @@ pub(crate) struct Session<'a> {
     acknowledged: i64,
 }
 
-/// Returns whether SQLite did not find the database because the run has renamed it for a moment. To make the `-wal`
-/// file, stock SQLite looks up the database file by name, and copies its mode. If the run has renamed the file since
-/// stock SQLite opened it, this look-up fails with `IOERR_FSTAT`.
+/// Returns whether the error may come from the run, which renames the database for a moment. SQLite then cannot open
+/// the database. An open connection of stock SQLite may fail with `IOERR_FSTAT` instead: when it makes the `-wal` file,
+/// it looks the database file up by its name to copy the file's mode.
 fn is_away(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if failure.code == ErrorCode::CannotOpen
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
-/// Returns whether the process may succeed if it tries again. A user who may only read cannot roll back the journal
-/// that a dead process has left. As with stock SQLite, this user gets an error until a user who may write has rolled
-/// the journal back.
+/// Returns whether the process should try again. This includes the case of a user who may only read and finds the
+/// journal of a dead process. As with stock SQLite, such a user gets an error until a user who may write has rolled the
+/// journal back.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
 }
 
-/// Returns whether the process must roll the transaction back and try again. Either the log is full, or the run has
-/// renamed the database, so that stock SQLite makes no rollback journal.
+/// Returns whether the process must roll the transaction back and try again. Either the log is full, or stock SQLite
+/// makes no rollback journal because the run has renamed the database.
 pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
     error.is_some_and(|error| {
@@ -55,7 +55,7 @@ pub(super) fn has_no_room(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Tries until the log has space, or until SQLite can make a rollback journal, but not for longer than `limit`. Readers
+/// Tries again until the log has space, or until SQLite can make a rollback journal, but for at most `limit`. Readers
 /// may keep a small log full for a while, and the run may rename the database for a moment. Rolls back a transaction
 /// that fails for one of these reasons.
 pub(super) fn when_there_is_room<T>(
@@ -77,8 +77,8 @@ pub(super) fn when_there_is_room<T>(
     }
 }
 
-/// Tries again while the database is busy, for at most `limit`. No process holds a lock or is stopped for that long, so
-/// a failure means that this process starves.
+/// Tries again while the database is busy, for at most `limit`. The run stops no process for that long, and no process
+/// holds a lock for that long. So a failure means that this process starves.
 pub(crate) fn patiently<T>(
     limit: Duration,
     what: &str,
@@ -104,8 +104,8 @@ pub(crate) fn patiently<T>(
 /// checkpoint the log into the database and delete the log.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 
-/// Opens a connection by one of the database's names, and attaches the log. If the database has several names, it may
-/// lack this name for a moment.
+/// Opens a connection by one of the database's names, and attaches the log. If the database has several names, this
+/// name may be missing for a moment.
 pub(crate) fn open(uris: &[String], name: usize, busy: Duration, parameters: &str) -> Result<Kept> {
     let uri = uris.get(name % uris.len().max(1)).context("no URI")?;
     // With this parameter SQLite does not create the database while its name is missing for a moment.
@@ -136,7 +136,8 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
         }
         Ok(_) => Ok(Kept::new(conn)),
         Err(error) => {
-            // A connection that fails is closed only if the database was busy, or was renamed for a moment.
+            // Closes the connection only if the database was busy or renamed. After any other error the connection must
+            // not close (see [`Kept`]), so forget it.
             if !is_busy(&error) && !is_away(&error) {
                 std::mem::forget(conn);
             }
@@ -167,9 +168,10 @@ impl<'a> Session<'a> {
         patiently(self.orders.busy, what, attempt)
     }
 
-    /// Opens the database, with pragmas chosen at random.
+    /// Opens the database on a connection with random settings.
     pub(super) fn open(&mut self) -> Result<Kept> {
-        // A process with the role of a writer does not write concurrently, so that both kinds of connections meet.
+        // Processes with other roles may write concurrently, but not those with the role of a writer. So the run has
+        // both kinds of connections.
         let may_be_concurrent = self.orders.concurrent && self.orders.role != Role::Writer;
         let parameters = if may_be_concurrent { CONCURRENT[self.rng.usize(..CONCURRENT.len())] } else { "" };
         self.open_with(parameters)
@@ -203,7 +205,7 @@ impl<'a> Session<'a> {
         close(conn)
     }
 
-    /// Checks that the database has the transactions which this process has acknowledged, as it must at any time.
+    /// Checks that the database still has the transactions which this process has acknowledged.
     pub(super) fn notice_loss(&self, conn: &Connection, total: i64) -> Result<()> {
         let mine = self.acknowledged;
         ensure!(total >= mine, "lost: {total} transactions are there, and {mine} was acknowledged");

@@ -25,7 +25,8 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
                     .when_there_is_room(&conn, |session| session.patiently("incremental_vacuum", vacuum))?;
             }
             20..120 => session.roll_back(&conn)?,
-            // The pause lets other writers in, so that groups have all sizes.
+            // During the pause, other writers commit. So the number of transactions in a group
+            // varies.
             120..1200 => std::thread::sleep(Duration::from_micros(session.rng.u64(..400))),
             _ => {}
         }
