@@ -185,8 +185,8 @@ impl Recorder {
         self.step().0.events_before
     }
 
-    /// For each event of the recording, returns the number of the call that caused it, as [`Fault::nth`]
-    /// counts.
+    /// For each event of the recording, returns the number of the call that caused it. Calls are counted as
+    /// [`Fault`] says.
     #[must_use]
     pub fn calls_of_events(&self) -> Vec<u64> {
         self.step().0.calls_at.iter().map(|calls| calls.saturating_sub(1)).collect()

@@ -2,7 +2,7 @@
 //!
 //! Each of these processes writes to a *lane*: a table of its own, and a row that counts the lane's
 //! transactions, in a page of its own. So most transactions of different lanes do not conflict. There are
-//! only [`LANES`] lanes, so several processes may share one. Now and then a transaction reads how many
+//! only `LANES` lanes, so several processes may share one. Now and then a transaction reads how many
 //! transactions another lane has, or adds 1 to a row that all lanes share. From these transactions the check
 //! can tell whether all lanes together show a prefix of a single order of transactions.
 

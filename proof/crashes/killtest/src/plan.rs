@@ -47,7 +47,7 @@ pub struct Plan {
     pub beside: bool,
     /// The value of `PRAGMA wal_autocheckpoint` of all connections.
     pub autocheckpoint: Option<u32>,
-    /// The longest time between two strikes (see [`Self::kills`]), in milliseconds.
+    /// The longest time between two strikes (see `kills`), in milliseconds.
     pub longest_ms: u64,
     /// The number of seconds after which the run ends, even if fewer processes were killed; 0 for never.
     pub seconds: u64,
@@ -117,7 +117,7 @@ const CHOICES: [(&str, &[&str]); 4] =
 /// One of these is the number of frames in the log at which SQLite makes a checkpoint. Used for engines that
 /// leave it to SQLite's checkpoint to write the pages into the database file.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
-/// The default of [`Plan::longest_ms`].
+/// The default of `Plan::longest_ms`.
 const LONGEST_MS: u64 = 20;
 /// SQLite's name for its write-ahead log.
 pub(crate) const WAL: &str = "wal";

@@ -89,7 +89,7 @@ pub struct Schedule {
     pauses: bool,
     cast: Vec<Role>,
     left: u32,
-    /// Whether all processes that the last [`Step::Start`] started are still alive.
+    /// Whether all processes that the last `Step::Start` started are still alive.
     fresh: bool,
     since_full_check: u32,
 }

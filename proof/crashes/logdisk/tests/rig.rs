@@ -229,7 +229,7 @@ fn the_log_is_complete() {
         let mut model = DiskModel::new(Pages::new(DISK));
         log.take().iter().for_each(|event| model.apply(event));
         assert!(model.crash_image(Piece::Sector, |_| true) == disk.content());
-        // The file system on the disk can be mounted again.
+        // The file system that is on the disk after this can be mounted.
         let volume = Volume::mount_existing(disk.file(), kind, "ro").unwrap();
         assert_eq!(std::fs::read(volume.path().join("file")).unwrap().len(), 100_000);
         assert!(!volume.path().join("gone").exists());

@@ -47,7 +47,8 @@ impl Crowd {
         self.shares.iter().map(|share| share.commits as f64).sum::<f64>() / self.seconds
     }
 
-    /// Returns the commits of the slowest connection, divided by the mean of all connections.
+    /// Returns the number of commits of the slowest connection, divided by the mean number of all
+    /// connections.
     #[must_use]
     pub fn slowest_to_mean(&self) -> f64 {
         let mean = self.per_second() * self.seconds / self.shares.len() as f64;
@@ -88,8 +89,8 @@ fn connect(uri: &str) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Creates an empty table, and commits often enough to warm the log up as far as possible. These commits do
-/// not wait for the disk.
+/// Creates an empty table. Then commits so often that the log has been filled once, and hardly grows
+/// during the measurement. These commits do not wait for the disk.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -135,8 +136,8 @@ pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// Lets `count` threads each open something, and work with it. No thread begins to work before all threads
-/// have opened theirs.
+/// Starts `count` threads. Each thread first calls `open`, and then `work` with the result. All threads
+/// have called `open` before the first one calls `work`.
 ///
 /// # Errors
 /// The first error of a thread.
@@ -159,11 +160,11 @@ pub(crate) fn together<C, T: Send>(
     })
 }
 
-/// The first argument with which this program becomes a worker; see [`worker`].
+/// With this first argument the program runs as a worker process; see [`worker`].
 pub const WORKER: &str = "bench-worker";
 
-/// Lets `count` processes commit, each with a connection. Each process is this program, started with the
-/// argument [`WORKER`].
+/// Lets `count` processes commit, each on a connection of its own. Each process is this program, started
+/// with the argument [`WORKER`].
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.
@@ -180,8 +181,8 @@ pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// Starts this program once for each set of arguments. When all are ready (see [`wait_for_go`]), lets them
-/// go. Returns the line that each process prints as its result.
+/// Starts this program once for each set of arguments. When all processes are ready (see [`wait_for_go`]),
+/// lets them begin. Returns the line that each process prints as its result.
 ///
 /// # Errors
 /// A process cannot be started, or fails. A process that fails has printed the reason on standard error.
@@ -214,7 +215,7 @@ pub(crate) fn programs_together<const N: usize>(arguments: &[[String; N]]) -> Re
     Ok(lines)
 }
 
-/// Reports that this worker process is ready, and waits until the parent lets all workers go.
+/// Reports that this worker process is ready, and waits until the parent lets all workers begin.
 ///
 /// # Errors
 /// An error if the parent is gone.

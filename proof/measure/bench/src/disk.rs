@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use duralite_iotrace::{Trace, Tracer};
 use duralite_testkit::LoopDisk;
 
-/// The note of a table whose measurement needs a traceable disk, if this machine has none.
+/// The note under a table whose values need a traceable disk, if this machine cannot make one.
 pub const NOT_TRACED: &str = "Not measured: needs root, mkfs.ext4, loop devices and tracefs.";
 
 /// Makes a loop device with ext4 that can be traced. Returns `None` and prints the reason if that fails.

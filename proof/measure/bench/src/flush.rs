@@ -1,4 +1,5 @@
-//! Measures what the abstraction of the medium costs, compared with the bare instructions.
+//! Measures how much time the interface of the medium (the trait `Nvm`) adds, compared with the bare
+//! instructions.
 
 use std::time::Instant;
 

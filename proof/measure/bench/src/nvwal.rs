@@ -25,7 +25,7 @@ pub struct Effort {
     pub transactions: u32,
     /// The time that each run of many writers lasts.
     pub time: Duration,
-    /// Whether many writers are processes instead of threads.
+    /// Whether a measurement of many writers starts processes instead of threads.
     pub processes: bool,
 }
 
@@ -430,7 +430,7 @@ const VARIANTS: [(&str, [(&str, &str); 3]); 6] = [
 /// The latency in nanoseconds of the persist barrier that the paper's board emulates.
 const BARRIER_NS: u32 = 1000;
 
-/// Returns the parameters of one of the six variants, at this write latency of a line.
+/// Returns the parameters of one of the six variants. `write_ns` is the latency of writing a line.
 fn variant_parameters(settings: &[(&'static str, &str)], write_ns: u32) -> Parameters {
     let mut params = parameters(settings);
     params.push(("nvram_write_ns", write_ns.to_string()));
@@ -484,7 +484,7 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Measures figure 7 again, on a memory that writes several lines at once.
+/// Measures figure 7 for another memory, which writes several lines at once.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -1,6 +1,6 @@
 //! Repeats the measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to
-//! 20), in both journal modes. The measurements show what a log gains from memory that needs no flush, and
-//! what each way to make the database's pages durable costs.
+//! 20), in both journal modes. They show two things: how much faster a log is in memory that needs no flush,
+//! and how much time each way to make the database's pages durable takes.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// The emulated latency in nanoseconds of each line that is written back. The next constant is the latency of
-/// each line of a non-temporal store.
+/// The emulated time in nanoseconds to write a line back. The next constant is the time for a line of a
+/// non-temporal store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
-/// The number of rows in the table besides those that updates and deletes change.
+/// The table has this many more rows than the updates or deletes change.
 const SPARE: u32 = 10;
 
 /// The journal modes, each with its name in the paper and its name in SQLite.
@@ -28,12 +28,13 @@ struct Config {
     home_sync: &'static str,
 }
 
-/// The paper's baseline. The log is in the same memory as the pages, and needs flushes. The pages are written
-/// back.
+/// The paper's baseline. The log needs flushes, like the pages, because it is in the same memory. The engine
+/// makes pages durable by writing their cache lines back.
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
 const WRITE_THROUGH: Config = Config { name: "write-through", scratchpad: "off", home_sync: "wt" };
-/// The paper's rule: pages that are written less often than the average page get non-temporal stores.
+/// The paper's rule: for a page that is written less often than the average page, the engine uses
+/// non-temporal stores.
 const AVERAGE: Config = Config { name: "average", scratchpad: "off", home_sync: "average" };
 const ADAPTIVE: Config = Config { name: "adaptive", scratchpad: "off", home_sync: "adaptive" };
 const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "adaptive" };
@@ -51,7 +52,7 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
-/// What the engine logs and stores of a page.
+/// The two ways in which the engine can log and store a page: the whole page, or only the bytes that differ.
 const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
@@ -147,7 +148,7 @@ fn figures(
     Ok(tables)
 }
 
-/// Measures figures 13 and 14: the log on the chip, compared with the log in the memory of the pages.
+/// Measures figures 13 and 14: a log on the chip, compared with a log in the memory where the pages are.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -165,8 +166,8 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Measures figures 17 and 18: the ways to make pages durable. The log is in the same memory, and becomes
-/// durable in the same way.
+/// Measures figures 17 and 18: the ways to make pages durable. The log is in the same memory as the pages,
+/// and becomes durable in the same way.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -257,7 +258,8 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Measures the throughput at several latencies of a line, for the baseline and for both techniques together.
+/// Measures the throughput at several write latencies: of the baseline, of each of the paper's two techniques
+/// (the log on the chip and the adaptive choice), and of both together.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -375,8 +377,8 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Returns the updates per second of random rows. In `hot_in_ten` of ten cases the row is in the first
-/// hundredth of the table.
+/// Returns the throughput of updates of random rows. Of ten updates, `hot_in_ten` go to the first hundredth
+/// of the table.
 fn skewed(dir: &Path, target: &Target, transactions: u32, hot_in_ten: u64) -> Result<f64> {
     const ROWS: u32 = 10_000;
     let mut session = Session::open(dir, target, false, true)?;

@@ -52,8 +52,8 @@ pub(crate) fn run(
     session.run(operation, transactions, 1)
 }
 
-/// Returns the number of durable overwrites per second of a preallocated file. This is the upper limit for commits that
-/// share no write.
+/// Returns how many durable overwrites per second a preallocated file allows. Commits cannot be faster if each needs a
+/// write of its own.
 pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
     let path = dir.join("raw");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -292,7 +292,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     let direct = |name, layout, block| {
         (name, waldio(&[("access", "direct"), ("layout", layout), ("device_block", block)]))
     };
-    // The logs of `waldio` are warm, because `waldio_bytes` shows what their growth costs.
+    // The logs of `waldio` are filled before. The growth of its logs is measured in `waldio_bytes`.
     let mut rows: Vec<(&str, Target, bool)> = modes(&[("access", "direct"), ("device_block", "4096")])
         .into_iter()
         .filter(|(name, ..)| !name.starts_with("waldio") && !name.contains("Group") && !name.contains("fua"))
@@ -317,8 +317,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
                     session.grow_log(transactions + transactions / 2)?;
                 }
                 session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
-                // The first transaction of a generation is not counted, because it also writes the beginning
-                // of the log.
+                // The first transaction of a log's generation is not counted, because it also writes the log's first
+                // blocks.
                 session.run(Operation::Insert, 1, 1)?;
             }
             disk.settle();

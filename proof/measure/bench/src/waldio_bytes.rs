@@ -13,12 +13,12 @@ use crate::report::{Table, number};
 use crate::waldio::waldio;
 use crate::workload::{Operation, Session, Target};
 
-/// The size of the loop device, in MiB.
+/// The size of the loop device in MiB.
 const DISK_MIB: u64 = 512;
-/// The number of pages in its log at which SQLite makes an automatic checkpoint.
+/// SQLite makes an automatic checkpoint when its log has this many pages.
 const CHECKPOINT_PAGES: u32 = 1000;
-/// The number of automatic checkpoints during the inserts that the long run counts. The next constant is the
-/// number before these inserts.
+/// In the long run, the counted inserts include this many automatic checkpoints. The next constant is the
+/// number of automatic checkpoints before these inserts.
 const CHECKPOINTS: u32 = 10;
 const CHECKPOINTS_BEFORE: u32 = 3;
 
@@ -27,8 +27,8 @@ const CHECKPOINTS_BEFORE: u32 = 3;
 pub(crate) enum State {
     /// The log has only its first blocks, and grows.
     Cold,
-    /// The log was filled once, and is written again from its beginning. It neither grows nor is it
-    /// checkpointed.
+    /// The log was filled once, and is written again from its beginning. It does not grow, and there is no
+    /// checkpoint.
     Warm,
     /// SQLite's automatic checkpoints run, and the log starts over after each of them.
     Sustained,
@@ -92,7 +92,8 @@ pub(crate) fn prepare(
         session.grow_log(transactions + transactions / 2)?;
     }
     session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
-    // The first transaction of a generation is not counted, because it also writes the beginning of the log.
+    // The first transaction of a log's generation is not counted, because it also writes the log's first
+    // blocks.
     session.run(Operation::Insert, 1, 1)?;
     Ok((session, transactions))
 }
@@ -129,9 +130,9 @@ fn modes(access: &'static str) -> [(&'static str, Target); 4] {
     ]
 }
 
-/// Makes the columns of the table that depend on neither disk nor file system, because Duralite itself counts
-/// what it passes to the kernel. They are the mode, the state of the log, and per insert the bytes of the log
-/// and the bytes of zeros.
+/// Makes those columns of the table that are the same on every disk and file system, because Duralite itself
+/// counts them: it counts the bytes that it passes to the kernel. The columns are the mode, the state of the
+/// log, and per insert the bytes of the log and the bytes of zeros.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -18,7 +18,7 @@ use crate::workload::{Operation, Session, Target};
 const DISK_MIB: u64 = 256;
 /// The number of inserts in figure 12.
 const INSERTS: u32 = 10;
-/// A new log grows within this many inserts.
+/// This many inserts suffice to make a new log grow.
 const UNTIL_GROWTH: u32 = 200;
 /// The columns of the tables. `trace` names the panel of the picture.
 const COLUMNS: [&str; 6] = ["trace", "ms", "request", "address KiB", "KiB", "purpose"];
@@ -305,7 +305,8 @@ mod tests {
         assert_eq!((own.of(Class::Log).requests, own.of(Class::Log).bytes), (inserts, inserts * 4096));
         assert_eq!((own.of(Class::Journal).bytes, own.of(Class::Database).bytes), (0, 0));
         assert_eq!(own.flushes, inserts);
-        // In WAL mode each insert appends to the log, so each sync of the log commits metadata to ext4's journal.
+        // In WAL mode each insert makes the log file longer, so each sync of the log also commits metadata to ext4's
+        // journal.
         assert!(stock.of(Class::Journal).bytes >= 3 * inserts * 4096, "{stock:?}");
         assert!(stock.flushes > own.flushes, "{stock:?}");
     }

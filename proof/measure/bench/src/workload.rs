@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// Returns the name or URI by which SQLite opens the database.
+    /// Returns the name or the URI with which SQLite opens the database.
     fn name(&self, path: &Path) -> String {
         let (fixed, parameters) = match self {
             Self::Memory => return ":memory:".to_owned(),
@@ -210,7 +210,7 @@ impl Session {
         Ok(())
     }
 
-    /// Makes updates and deletes start again at the first row.
+    /// Makes updates and deletes begin with the first row again.
     pub fn rewind(&mut self) {
         self.rows = 0;
     }
@@ -354,7 +354,7 @@ pub fn median(figures: impl AsRef<[f64]>) -> f64 {
     }
 }
 
-/// Returns the smallest value that at least the fraction `part` of the values does not exceed; `None` if
+/// Returns the smallest value such that at least the fraction `part` of all values are not larger; `None` if
 /// there are no values. The values must be in ascending order.
 #[must_use]
 pub fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {

@@ -34,8 +34,8 @@ pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// Draws any table. The extension of the picture's file says whether the picture is SVG or PNG. The first
-/// column names the bars, and each further column is a panel. Cells without a number have no bar. Bars have
-/// the same colour if their names begin with the same word.
+/// column names the bars, and each further column is a panel. For a cell without a number there is no bar.
+/// Bars have the same colour if their names begin with the same word.
 ///
 /// # Errors
 /// An error if a file cannot be read or written, if the extension is neither `.svg` nor `.png`, or if no font
@@ -209,7 +209,7 @@ fn lines(table: &Table, plot: &Plot, rows: &[usize]) -> Result<Vec<Series>> {
             let series = |name_of: String| {
                 let own = rows.iter().filter(|row| table.text(**row, name) == name_of);
                 let mark = |row: &usize| {
-                    // A logarithmic axis has no place for 0, the first byte of a device.
+                    // A logarithmic axis cannot show a 0, which is the address of a device's first byte.
                     let y = table.number(*row, of).filter(|y| !plot.y.is_log || *y > 0.0)?;
                     Some(((table.number(*row, over)?, y), table.number(*row, size)?))
                 };

@@ -43,8 +43,7 @@ pub(crate) enum Each {
 
 /// A picture of panels with lines.
 pub(crate) struct Plot {
-    /// A column and a text. If they are given, the picture has only the rows whose cell in this column contains the
-    /// text.
+    /// A column and a text. If this is set, the picture shows only the rows that have this text in this column's cell.
     pub(crate) only: Option<(&'static str, &'static str)>,
     /// The columns whose distinct combinations of cells each get a panel.
     pub(crate) panels: &'static [&'static str],
@@ -57,8 +56,8 @@ pub(crate) struct Plot {
 pub(crate) enum Along {
     /// A line for each of these columns, over the numbers in the column `over`.
     Column { over: &'static str, of: &'static [&'static str] },
-    /// A line for each row. The column `name` has the line's name. Each column whose heading consists of `before`, a
-    /// number and `unit` has a point. The number in the heading is the point's x value.
+    /// A line for each row. The column `name` has the line's name. Each other column whose heading has the form
+    /// `before`, a number, `unit` gives one point: the number is the x value, and the cell is the y value.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
     /// Marks instead of lines: one for each row that has a number in each of the columns `over` and `of`. Rows with the
     /// same cell in the column `name` share a colour. The radius of a mark is proportional to the number in the column

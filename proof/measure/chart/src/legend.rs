@@ -12,7 +12,7 @@ const SWATCH: i32 = 12;
 /// The gap in pixels between a swatch and its name. The gap before the next swatch is three times as wide.
 const GAP: i32 = 6;
 
-/// The names with their positions. The index of a name selects its colour.
+/// The names and their positions. The first name has the first colour, and so on.
 pub(crate) struct Legend<'a> {
     entries: Vec<(&'a str, i32, i32)>,
     bottom: i32,

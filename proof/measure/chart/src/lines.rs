@@ -26,8 +26,8 @@ impl Series {
         self.name.contains("paper")
     }
 
-    /// Returns the marks of a series without a line, each as its point and its radius in pixels. Larger marks come
-    /// first, so that they hide no smaller ones.
+    /// Returns the marks, each with its point and its radius in pixels. Only series without a line have marks.
+    /// Larger marks come first, so that they hide no smaller ones.
     fn marks(&self) -> Vec<((f64, f64), i32)> {
         let mut marks: Vec<_> = self.points.iter().copied().zip(self.sizes.iter().copied()).collect();
         marks.sort_by(|(_, a), (_, b)| b.total_cmp(a));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use duralite_chart::{draw_known_in, draw_table, is_known};
 
-/// The directories with the documents' tables and pictures. Beside each directory is the document that shows
-/// them.
+/// The directories with the tables and pictures of the documentation. Beside each directory is the document
+/// that shows them.
 const KEPT: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/bench"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/store/bench"),

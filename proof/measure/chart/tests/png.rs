@@ -52,7 +52,7 @@ fn a_known_table_has_a_png_of_its_svgs_proportions_and_the_same_one_each_time() 
     }
 }
 
-/// If any text is removed, the picture differs, but only at the place of that text.
+/// A picture from which a text is removed must differ, but only at the place of that text.
 #[test]
 fn every_text_of_the_svg_is_seen_in_the_png_at_its_place() {
     let dir = tempfile::tempdir().expect("a directory");

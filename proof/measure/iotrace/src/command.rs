@@ -14,7 +14,7 @@ use crate::{Trace, Tracer};
 
 /// The time between two checks for signals.
 const TICK: Duration = Duration::from_millis(2);
-/// Set while no command is being traced. Signals then have their default effect.
+/// True while the tracer traces no command. Signals then have their default effect.
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Whether the command must be terminated.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);

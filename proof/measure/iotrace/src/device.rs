@@ -97,7 +97,7 @@ impl Device {
         Some(normalise(ranges)).filter(|ranges| !ranges.is_empty())
     }
 
-    /// Returns whether a thread of the kernel may be writing a journal to the device.
+    /// Returns whether a thread of the kernel may write a journal to the device.
     pub fn has_journal(&self) -> bool {
         if self.mount.is_some() && self.ext4_block().is_none() {
             return false;

@@ -130,7 +130,7 @@ fn colour_of(class: Class) -> Colour {
     }
 }
 
-/// The address axis. Each range of the device has its part of the picture.
+/// The address axis. It consists of parts, one for each shown range of the device.
 struct Axis {
     parts: Vec<AxisPart>,
 }

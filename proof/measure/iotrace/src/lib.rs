@@ -46,8 +46,8 @@ use watch::{Atlas, Target, directory_of};
 /// The time between two scans of the files. The collector scans them repeatedly, because logs appear and
 /// disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// Scans take at most one part in this many of the time. To keep this limit, the collector waits after a long
-/// scan.
+/// The collector spends at most one part in this many of its time on scans. For this purpose it waits after a
+/// long scan.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.
@@ -209,7 +209,7 @@ impl Lines {
 }
 
 impl Collector {
-    /// Collects until `ended` is set. The last value returned is the number of lost events.
+    /// Collects until `ended` is set. The number in the result is the number of lost events.
     fn until(mut self, ended: &AtomicBool) -> Result<(Lines, Atlas, u64)> {
         let arrivals = Arrivals::new(&self.atlas.directories());
         let mut next = Instant::now();

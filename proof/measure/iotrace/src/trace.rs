@@ -13,8 +13,8 @@ use crate::watch::{Map, Part};
 
 /// The first letters of the name of ext4's journal thread.
 const JOURNAL_THREAD: &str = "jbd2/";
-/// The first letters of the names of the kernel's worker threads, which issue requests that had to wait for a
-/// flush.
+/// The first letters of the names of the kernel's worker threads. These threads issue requests that had to
+/// wait for a flush.
 const WORKER: &str = "kworker/";
 /// The commit record of an ext4 transaction follows the transaction's other blocks within this number of
 /// seconds.
@@ -31,7 +31,7 @@ pub struct Write {
     pub offset: u64,
     /// The number of bytes.
     pub bytes: u64,
-    /// The purpose of most of the request's bytes.
+    /// The purpose of the largest part of the request's bytes.
     pub class: Class,
     /// The purposes of the request's other bytes, if the kernel wrote neighbouring blocks together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -234,13 +234,14 @@ impl Trace {
 struct Owners {
     journal_by: JournalBy,
     volumes: HashMap<usize, Volume>,
-    /// The offsets at which the journal's thread stopped writing, each with the time. A worker of the kernel
-    /// may continue to write there.
+    /// The offsets at which a write of the journal's thread ended, each with the time. A worker thread of
+    /// the kernel may continue the write there.
     ends: HashMap<u64, f64>,
 }
 
 impl Owners {
-    /// Turns an event, `at` seconds after the start, into a write. Adds the write to the sums of its files.
+    /// Turns an event into a write that was issued `at` seconds after the start. Adds the write to the sums
+    /// of its files.
     fn write(&mut self, event: Event, at: f64, took: Option<f64>, map: &Map) -> Write {
         let by_thread = event.task.starts_with(JOURNAL_THREAD);
         let parts = map.parts((event.offset, event.offset + event.bytes), event.seconds);
@@ -273,8 +274,8 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// Returns the write of an event whose parts have the given owners. `otherwise` is the class of bytes without
-/// an owner.
+/// Makes a write from an event. `parts` are the parts of the written range by owner. `otherwise` is the
+/// purpose of bytes that have no owner.
 fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], otherwise: Class) -> Write {
     let mut sums: BTreeMap<Class, u64> = BTreeMap::new();
     for part in parts {

@@ -60,7 +60,7 @@ impl Session {
         }
         remove_stale(root);
         let mut session = Self { dir: make_instance(root)?, events, pipe: None, partial: Vec::new() };
-        // The scans of the files take their times from the same clock.
+        // The scans of the files get their times from the same clock.
         session.set("trace_clock", "mono")?;
         session.set("buffer_size_kb", BUFFER_KIB)?;
         let pipe = session.dir.join("trace_pipe");

@@ -45,15 +45,16 @@ struct Sighting {
     last: f64,
     /// The file; `None` if it is not watched.
     file: Option<usize>,
-    /// Whether ext4 reported the place because it put the file there. If so, the file was not there before.
+    /// Whether ext4 reported that it put the file here at the time `first`, so that the file was not here
+    /// before. Otherwise a look saw the file here.
     placed: bool,
 }
 
 struct Watched {
     path: PathBuf,
     class: Class,
-    /// All places of the file at the last look. The next field divides them into pieces, each with the time
-    /// when a look first saw it.
+    /// All ranges in which the last look found the file. The next field has the same ranges, divided into
+    /// pieces. With each piece is the time when a look first saw the file there.
     latest: Vec<Range>,
     pieces: Vec<(Range, f64)>,
     seen: f64,
@@ -89,7 +90,7 @@ impl Atlas {
         }
     }
 
-    /// Records the places of the files at time `now`.
+    /// Records where the files are at time `now`.
     pub fn look(&mut self, now: f64) {
         let there = self.glance(now);
         for index in 0..self.files.len() {
@@ -291,8 +292,8 @@ pub fn directory_of(file: &Path) -> &Path {
 /// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// The sightings, sorted by first byte. Beside each sighting is the greatest end among it and all
-    /// sightings before it.
+    /// The sightings, sorted by their first byte. With each sighting is the largest end of it and all
+    /// sightings before it, so that a search knows where to stop.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
 }
@@ -362,8 +363,8 @@ impl Map {
 
 /// Chooses the owner of a place among the files that were seen there.
 fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> Option<usize> {
-    // The best choice is a file that one look saw there before the time, and another look after it. The next
-    // best is the file that ext4 put there last. Otherwise it is the file that a look saw there closest in
+    // The best choice is a file that a look saw there both before and after the time. The next best is the
+    // file that ext4 put there most recently. After that comes the file that a look saw there closest in
     // time.
     let rank = |sighting: &Sighting| {
         let far = distance(sighting.first, sighting.last, seconds);
@@ -406,7 +407,7 @@ mod tests {
     #[test]
     fn blocks_that_change_hands_belong_to_who_had_them_then() {
         let mut atlas = atlas();
-        // A log at blocks 10..12 grows to 14, and is deleted. After that the database takes blocks 11..13.
+        // A log in blocks 10..12 grows to 10..14, and is deleted. After that the database gets blocks 11..13.
         atlas.note(1, vec![(10 * BLOCK, 12 * BLOCK)], 1.0);
         atlas.note(1, vec![(10 * BLOCK, 14 * BLOCK)], 2.0);
         atlas.note(1, vec![(10 * BLOCK, 14 * BLOCK)], 3.0);
@@ -447,7 +448,8 @@ mod tests {
     #[test]
     fn a_file_that_no_look_met_is_known_by_its_inode() {
         let mut atlas = atlas();
-        // A look has seen the log's inode, but never its blocks. Inode 77 belongs to another file.
+        // The collector has seen the log's inode, but never its blocks. Inode 77 belongs to a file that is
+        // not watched.
         atlas.inodes.insert(5, vec![(1.0, 2.0, 1)]);
         let mapping = |seconds, inode, block| Mapping { seconds, inode, block, blocks: 2 };
         atlas.note(0, vec![(20 * BLOCK, 22 * BLOCK)], 1.0);

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
 use duralite_testkit::{LoopDisk, skip};
 
-/// A lock with which the tests run one at a time. Otherwise each would see the writes that the kernel makes
-/// for the others.
+/// Only one test holds this lock at a time. Otherwise a test would see the writes that the kernel makes for
+/// another test.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Makes a disk that can be traced. If that is impossible, prints the reason and returns `None`.

@@ -49,7 +49,7 @@ pub struct PendingPiece<'a> {
     pub write: usize,
     /// The offset on the disk, in bytes.
     pub at: u64,
-    /// The bytes that the write puts into this piece. They are fewer than [`Piece::bytes`] if the write
+    /// The bytes that the write puts into this piece. They are fewer than `Piece::bytes` if the write
     /// begins or ends in the middle of the piece.
     pub bytes: &'a [u8],
 }

@@ -96,7 +96,7 @@ impl Auditor<'_> {
                 self.write_once()?;
                 self.close()?;
                 // A process may have died after it made a log and before the database named that log.
-                // Opening the database once more makes a new log, which deletes the other.
+                // Opening the database once more makes a new log, and so deletes the other one.
                 self.check(false)?;
                 self.close()?;
                 self.check_stock(allow_segments)

@@ -137,7 +137,7 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
         Ok(_) => Ok(Kept::new(conn)),
         Err(error) => {
             // Closes the connection only if the database was busy or renamed. After any other error the connection must
-            // not close (see [`Kept`]), so forget it.
+            // not close (see `Kept`), so forget it.
             if !is_busy(&error) && !is_away(&error) {
                 std::mem::forget(conn);
             }

@@ -1,4 +1,4 @@
-//! Makes databases of some size, and measures what a program needs to replicate them.
+//! Makes databases of a given size, and measures what a program needs to replicate them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ pub(super) fn change(conn: &Connection, commits: u32, seed: u64) -> Result<()> {
 
 /// The resources and times that the replication of a database took.
 pub(super) struct Took {
-    /// The time until the database could be restored for the first time.
+    /// The time until the database could first be restored.
     pub(super) snapshot: Duration,
     pub(super) most_mib: f64,
 }

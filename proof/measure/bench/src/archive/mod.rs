@@ -1,6 +1,6 @@
-//! Measures the archive, compared with Litestream. The two take turns. The measurements are: what replication
-//! costs the writers, how far it lags, what it uploads, how long commits wait for the archive, how fast a
-//! database is restored, and how much memory the replicating program uses.
+//! Measures the archive, and compares it with Litestream. The measurements alternate between the two. They
+//! are: how much replication slows the writers down, how far it lags, what it uploads, how long commits wait
+//! for the archive, how fast a database is restored, and how much memory the replicating program uses.
 //!
 //! Both programs replicate into an S3 server on loopback, which keeps its objects as files on the same disk.
 

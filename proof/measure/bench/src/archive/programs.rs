@@ -28,8 +28,8 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Finds the programs. Names the missing ones on standard error. Returns `None` if a program is missing
-    /// that all measurements need.
+    /// Finds the programs, and names each missing one on standard error. Litestream may be missing. If any
+    /// other program is missing, no measurement is possible, and the result is `None`.
     pub(super) fn find() -> Result<Option<Self>> {
         let beside = std::env::current_exe()?.with_file_name("duralite-archive");
         let dir = Path::new(JUDGES);
@@ -89,7 +89,7 @@ pub(super) struct Usage {
     pub(super) most_mib: f64,
 }
 
-/// A program that runs until it gets the order to end.
+/// A program that runs until this process asks it to end.
 pub(super) struct Running {
     name: &'static str,
     child: Child,
@@ -118,7 +118,7 @@ impl Running {
         Ok(())
     }
 
-    /// Returns the end of the program's output.
+    /// Returns the last lines that the program has written.
     fn said(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().rev().take(20).collect();
@@ -218,7 +218,8 @@ impl Server {
     }
 }
 
-/// Returns the URL of a prefix in the server's bucket, which the client reaches at this address.
+/// Returns the URL of a prefix in the server's bucket. `address` is the address of the server, or of a
+/// proxy before it.
 pub(super) fn url(prefix: &str, address: SocketAddr) -> String {
     format!("s3://bucket/{prefix}?endpoint=http://{address}&region=us-east-1")
 }

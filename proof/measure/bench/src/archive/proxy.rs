@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The number of bytes that the proxy passes on at once.
 const PIECE: usize = 64 << 10;
-/// The longest line of a request's head, in bytes. The next constant is the largest number of lines. No client of these
-/// measurements comes near either limit.
+/// The longest line in the head of a request, in bytes. The next constant is the largest number of such lines. No
+/// client of these measurements comes near either limit.
 const LINE: u64 = 64 << 10;
 const LINES: usize = 1000;
 
@@ -24,9 +24,9 @@ pub(super) struct Traffic {
     pub(super) uploaded: u64,
     /// The number of all other requests.
     pub(super) others: u64,
-    /// The duration in milliseconds of each upload of transactions that were just committed (level 0). The next field
-    /// has the durations of the requests that look for a claim of a later generation. A duration runs from the
-    /// request's head to the beginning of the answer that the client gets.
+    /// The duration in milliseconds of each upload of newly committed transactions (level 0). The next field has the
+    /// durations of other requests: those that ask whether somebody has claimed a later generation. A duration runs
+    /// from the request's head to the beginning of the answer that the client gets.
     pub(super) put_ms: Vec<f64>,
     pub(super) look_ms: Vec<f64>,
 }
@@ -227,7 +227,7 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a request: {what}"))
 }
 
-/// Returns the purpose of a request, and whether the request uploads. Both follow from its first line.
+/// Returns the purpose of a request, and whether the request uploads. `first` is the request's first line.
 fn purpose(first: &str) -> (Kind, bool) {
     let (method, path) = first.split_once(' ').unwrap_or((first, ""));
     match method {

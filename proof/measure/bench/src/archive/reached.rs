@@ -1,5 +1,5 @@
-//! Finds out when each commit could be restored. A thread watches the objects as they come into the server's directory.
-//! Later the program reads the objects, and finds the newest row of each.
+//! Finds out from which time on each commit could be restored. During the run, a thread watches the server's directory
+//! and notes when each object appears. After the run, this module reads the objects, and finds the newest row in each.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,13 +15,13 @@ use duralite_ltx::Decoder;
 
 /// The time between two listings of the directory.
 const LOOK: Duration = Duration::from_millis(10);
-/// The first byte of a leaf page of a table, in a file of SQLite. The next constants are offsets in that page. One is
-/// the offset of the number of cells, and the other is the offset of the array with the cells' positions.
+/// A leaf page of a table begins with this byte in a database file. The next constants are offsets in that page: of the
+/// number of cells, and of the array with the cells' positions.
 const LEAF_OF_TABLE: u8 = 13;
 const CELLS: usize = 3;
 const PLACES: usize = 8;
 
-/// Returns the names of the objects in a directory, sorted. That is the order of their transactions.
+/// Returns the names of the objects in a directory, sorted. This is also the order of the transactions in them.
 pub(super) fn objects(dir: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -39,17 +39,18 @@ pub(super) fn objects(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The time at which each object was first there, in seconds since the beginning of the run.
+/// The time at which each object was first seen, in seconds since the beginning of the run.
 type Seen = Arc<Mutex<BTreeMap<String, f64>>>;
 
 /// A thread that watches a directory of objects.
 pub(super) struct Watch {
     dir: PathBuf,
-    /// The objects and their times. Objects that were there before the watch began count from the beginning.
+    /// The objects, and the time at which each was first seen. Objects that were there before the watch began have time
+    /// 0.
     seen: Seen,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
-    /// The newest row of each object that this watch has read.
+    /// For each object that was read, the newest row in it.
     rows: BTreeMap<String, i64>,
 }
 
@@ -74,8 +75,8 @@ impl Watch {
         Ok(Self { dir: dir.to_owned(), seen, stop, thread: Some(thread), rows: BTreeMap::new() })
     }
 
-    /// Returns pairs of a time and the newest row that could be restored from then on. Times and rows both grow. An
-    /// object counts only when all objects before it are there too.
+    /// Returns pairs of a time and a row: from that time on, a restore would have given all rows up to this one. Times
+    /// and rows both grow. An object counts only when all objects before it are there too.
     pub(super) fn reached(&mut self) -> Result<Vec<(f64, i64)>> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut at, mut newest) = (0.0_f64, 0);

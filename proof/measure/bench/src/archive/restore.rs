@@ -18,11 +18,11 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::median;
 
-/// The sizes of the databases with `--seconds 1` and more, in MB. The benchmark restores the last one.
+/// The sizes of the databases in MB, if `--seconds` is at least 1. The benchmark restores the last of these databases.
 const SIZES: [f64; 3] = [10.0, 100.0, 1000.0];
-/// The number of objects after the snapshot, for the database that the benchmark restores. Each object has one commit.
+/// The number of commits to the restored database after its snapshot. Each becomes an object of its own.
 const SMALL: u32 = 3000;
-/// The time that the proxy adds to each request in some of the rows.
+/// The time that the proxy adds to each request. Some rows of the table are measured through the proxy.
 const ADDED: Duration = Duration::from_millis(20);
 /// The number of bytes that are written at once.
 const PIECE: usize = 1 << 20;
@@ -89,7 +89,7 @@ pub fn restore(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     Ok(vec![table, memory])
 }
 
-/// Commits many times, so that each commit becomes an object of its own.
+/// Commits one transaction after the other, so that each becomes an object of its own.
 fn add_small_objects(database: &Database) -> Result<()> {
     let conn = crate::concurrent::open(&database.uri("&replicated=on"))?;
     memory::change(&conn, SMALL, 2)?;
@@ -105,7 +105,8 @@ fn restores(
     load: f64,
 ) -> Result<Table> {
     let files = server.files.join(database.replica(PREFIX));
-    // Objects of higher levels, which compaction has made in the meantime, would replace some of the small objects.
+    // Meanwhile, compaction may have made objects of higher levels. A restore would read them instead of the small
+    // objects, so remove them.
     for level in ["0001", "0002", "0003"] {
         if files.join(level).exists() {
             std::fs::remove_dir_all(files.join(level))?;
@@ -126,7 +127,8 @@ fn restores(
         for turn in 0..ways.len() {
             let place = (round + turn) % ways.len();
             let (side, address, added) = ways[place];
-            // A restore through a proxy that adds time takes long. Its time varies little, so one round suffices.
+            // A restore through the proxy takes long, because the proxy adds time to each request. The time hardly
+            // varies, so one round suffices.
             if added > 0 && round > 0 {
                 continue;
             }
@@ -184,8 +186,8 @@ fn restores(
     Ok(table)
 }
 
-/// Writes as many bytes as a database has, from one end to the other, and makes them durable. Returns the seconds that
-/// this took.
+/// Writes a file as large as a database, from its beginning to its end, and makes it durable. Returns how many seconds
+/// that took.
 fn plain_write(dir: &Path, database: &Database) -> Result<f64> {
     let path = dir.join("plain");
     let mut from = File::open(&database.path)?;

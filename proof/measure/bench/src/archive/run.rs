@@ -1,5 +1,5 @@
-//! One run. Many connections commit one row per transaction, at a given rate or as fast as they can. A program
-//! replicates the database meanwhile, or none does.
+//! One run. Many connections commit, one row per transaction, at a given rate or as fast as they can. In some runs a
+//! program replicates the database at the same time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use super::side::{Database, Side};
 use crate::concurrent::{self, INSERT};
 use crate::workload::{median, percentile};
 
-/// The number of rows that each connection prepares. They differ, so that they are no easier to compress than text.
+/// The number of rows that each connection prepares. The rows differ. If they were the same, they would be easier to
+/// compress than ordinary text.
 const TEXTS: usize = 256;
 /// After the run, the benchmark checks at this interval whether everything can be restored.
 const LOOK: Duration = Duration::from_millis(200);
@@ -24,7 +25,8 @@ const LOOK: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Job<'a> {
     pub(super) connections: usize,
-    /// The number of commits per second of all connections together. `None` means as many as they can.
+    /// The number of commits per second of all connections together. `None` means that the connections commit as fast
+    /// as they can.
     pub(super) rate: Option<f64>,
     pub(super) time: Duration,
     /// Duralite's settings for these connections.
@@ -146,7 +148,7 @@ fn commit_for(conn: &Connection, job: &Job<'_>, nth: usize, since: Instant) -> R
     let mut insert = conn.prepare(INSERT)?;
     let (mut commits, mut busy) = (Vec::new(), 0);
     let start = Instant::now();
-    // The connections take turns, so that the commits are evenly spaced.
+    // The connections commit in turn, so that the commits are evenly spaced.
     let turn = job.rate.map(|rate| Duration::from_secs_f64(job.connections as f64 / rate));
     let mut due = turn.map(|turn| start + turn.mul_f64(nth as f64 / job.connections as f64));
     while start.elapsed() < job.time {
@@ -177,8 +179,8 @@ fn text(random: &mut Rng) -> String {
     std::iter::repeat_with(|| char::from_digit(random.u32(..16), 16).unwrap_or('0')).take(100).collect()
 }
 
-/// The lags of commits, in milliseconds: the times from their return until they could be restored. A commit that could
-/// not be restored at the end of the run counts with the time until that end.
+/// The lags of commits in milliseconds. A lag is the time from the return of a commit until the commit could be
+/// restored. If a commit could not be restored before the run ended, its lag ends with the run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Lags {
     pub(super) p50_ms: f64,
@@ -229,8 +231,8 @@ mod tests {
         let commit = |row: i64| Commit { row, began: 0.0, returned: row as f64 };
         let commits: Vec<Commit> = (1..=6).map(commit).collect();
         let lags = Lags::of(&commits, &[(0.0, 0), (2.5, 2), (4.5, 5)], 10.0);
-        // The lags in seconds are 1.5, 0.5, 1.5, 0.5, then 0 (that row was there before its commit returned), and 4 for
-        // the commit that no object has.
+        // The lags in seconds are 1.5, 0.5, 1.5, 0.5, 0 and 4. The fifth row could be restored before its commit
+        // returned. No object has the sixth row, so its lag ends with the run.
         assert_eq!((lags.p50_ms, lags.p99_ms, lags.unreached), (500.0, 4000.0, 1));
         assert_eq!((lags.first_ms, lags.last_ms), (1000.0, 2000.0));
         assert_eq!(lags.seconds, [1500.0, 500.0, 1500.0, 500.0, 0.0, 4000.0]);

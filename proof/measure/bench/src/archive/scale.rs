@@ -1,4 +1,4 @@
-//! Says how much a run measures, and how much other programs load the machine.
+//! Decides how much a run measures. Also measures how much other programs load the machine.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn load_before() -> Result<f64> {
     Ok(100.0 * (1.0 - (after.1 - before.1) / (after.0 - before.0)))
 }
 
-/// Returns the sentence in a table's note about the load by other programs.
+/// Returns a sentence about the load by other programs, for the note under a table.
 pub(super) fn of_others(load: f64) -> String {
     format!("Before the run, other programs used {load:.0}% of the processors.")
 }

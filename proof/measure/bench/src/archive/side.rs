@@ -66,7 +66,8 @@ impl Database {
         self.checked(concurrent::open(&self.uri(""))?)
     }
 
-    /// Opens a connection as [`Self::open`] does, makes an empty table, and warms the log up as far as possible.
+    /// Opens a connection as [`Self::open`] does, makes an empty table, and fills the log once, so that it hardly
+    /// grows during the measurement.
     pub(super) fn prepared(&self) -> Result<Connection> {
         self.checked(concurrent::prepare(&self.uri(""))?)
     }
@@ -115,8 +116,8 @@ impl Database {
         Ok(Replicating { program, transactions: files.join("0000") })
     }
 
-    /// Returns the prefix under which the replica is, if `prefix` is the prefix of the archive. Duralite has a prefix
-    /// of its own for each generation, and this is the first one.
+    /// Returns the prefix of the replica in the archive that has the prefix `prefix`. In Duralite's archives each
+    /// generation has a prefix of its own; this function returns that of the first generation.
     pub(super) fn replica(&self, prefix: &str) -> String {
         match self.side {
             Side::Duralite => format!("{prefix}/g0000000000000001"),

@@ -1,4 +1,4 @@
-//! Measures commits with `replicated=on`, which return when the archive has them.
+//! Measures commits with `replicated=on`. They return only when the archive has them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,14 +13,15 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::median;
 
-/// The factor by which a run is longer than `--seconds`.
+/// A run lasts this many times as long as `--seconds` says.
 const WAITING: u32 = 4;
 /// For each measurement, the number of connections that wait for the archive, and the milliseconds that the
 /// proxy adds to each request.
 const CROWDS: [(usize, u64); 4] = [(16, 0), (256, 0), (16, 20), (256, 20)];
 
-/// Measures commits that wait for the archive. Compares their times with those of a PUT, and of a request
-/// that looks for a later claim.
+/// Measures commits that wait for the archive. Compares their times with those of the two kinds of requests
+/// for which a commit waits: the upload (PUT), and the question whether somebody has claimed a later
+/// generation.
 ///
 /// # Errors
 /// An error of SQLite or of starting a program, or a program that does not do its work.
@@ -44,7 +45,7 @@ fn mean(figures: &[f64]) -> f64 {
 struct Waiting {
     connections: usize,
     added: u64,
-    /// The commits per second of the same connections if they wait only for the disk.
+    /// The commits per second of as many connections that wait only for the disk.
     alone: Vec<f64>,
     runs: Vec<Run>,
 }

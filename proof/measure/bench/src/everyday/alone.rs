@@ -11,16 +11,16 @@ use crate::nvwal::{self, Effort};
 use crate::waldio;
 use crate::workload::{Operation, Session, Target, median};
 
-/// The size in bytes of the durable overwrites by which the benchmark characterises a disk.
+/// The size in bytes of the durable overwrites. Their speed says how fast the disk is.
 const BLOCK_BYTES: u32 = 4096;
-/// The factor by which runs in memory have more transactions than runs on disk. A transaction in memory takes
-/// only microseconds.
+/// Runs in memory have this many times as many transactions as runs on disk, because a transaction in memory
+/// takes only microseconds.
 const IN_MEMORY: u32 = 20;
 
 /// The results of one connection on disk.
 pub(super) struct OnDisk {
     pub(super) lines: Vec<Line>,
-    /// The microseconds of a durable overwrite of 4 KiB.
+    /// The duration in microseconds of a durable overwrite of 4 KiB.
     pub(super) raw_us: f64,
 }
 

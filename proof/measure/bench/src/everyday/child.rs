@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The first argument with which this program runs a single task. The other arguments go to
-/// [`super::work`].
+/// With this first argument the program runs a single task, as a child process. It passes the other
+/// arguments on to [`super::work`].
 pub const WORKER: &str = "bench-task";
 
 fn start(task: &str, uri: &str, numbers: &[u64], input: Stdio) -> Result<Child> {
@@ -22,7 +22,7 @@ fn figures(line: &str) -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Lets a process run a task to its end, and returns the numbers that it prints.
+/// Starts a child process that runs a task to its end. Returns the numbers that the child prints.
 ///
 /// # Errors
 /// An error if the task fails. The task's process has then printed the reason on standard error.
@@ -32,8 +32,8 @@ pub(super) fn ask(task: &str, uri: &str, numbers: &[u64]) -> Result<Vec<f64>> {
     figures(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Lets a process run a task until it prints a line, kills it with SIGKILL, and returns the numbers in that
-/// line.
+/// Starts a child process that runs a task. Waits until the child prints a line, kills it with SIGKILL, and
+/// returns the numbers in that line.
 ///
 /// # Errors
 /// An error if the task fails. The task's process has then printed the reason on standard error.

@@ -40,7 +40,7 @@ impl Middle {
     }
 }
 
-/// Measures all crowds in turns.
+/// Measures all crowds, one after the other in each round.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.

@@ -8,7 +8,7 @@ use crate::report::number;
 pub(super) struct Line([String; 6]);
 
 impl Line {
-    /// Makes the row of a measured value and its reference.
+    /// Makes a row from a measured value and its reference value.
     ///
     /// # Errors
     /// An error if either value is not a finite number, as when nothing was measured.
@@ -19,7 +19,7 @@ impl Line {
         Ok(Self([what.into(), number(figure), reference.into(), number(its), ratio, wanted.into()]))
     }
 
-    /// Makes the row of a measured value without a reference.
+    /// Makes a row from a measured value that has no reference value.
     ///
     /// # Errors
     /// An error if the value is not a finite number, as when nothing was measured.
@@ -29,7 +29,7 @@ impl Line {
         Ok(Self([what.into(), number(figure), none(), none(), none(), wanted.into()]))
     }
 
-    /// Makes the row of the number of times that something happened.
+    /// Makes a row that says how often something happened.
     pub(super) fn count(what: &str, count: u64, wanted: &str) -> Self {
         let none = || "-".to_owned();
         Self([what.into(), count.to_string(), none(), none(), none(), wanted.into()])

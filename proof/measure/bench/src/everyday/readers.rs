@@ -1,4 +1,4 @@
-//! Measures many readers, alone and beside writers.
+//! Measures many readers, without writers and while others write.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -39,7 +39,7 @@ fn writer(conn: &Connection) -> Result<Step<'_>> {
     }))
 }
 
-/// Repeats a step until the time is over. Returns how often it ran.
+/// Repeats a step until the time is over. Returns the number of repetitions.
 fn repeat(mut step: Step<'_>, time: Duration) -> Result<u64> {
     let start = Instant::now();
     let mut count = 0;
@@ -50,8 +50,8 @@ fn repeat(mut step: Step<'_>, time: Duration) -> Result<u64> {
     Ok(count)
 }
 
-/// Lets the readers and `writers` writers run at the same time. Returns the reads per second of all readers,
-/// and the commits per second of all writers.
+/// Lets the readers and `writers` writers run at the same time. Returns the total reads per second, and the
+/// total commits per second.
 fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     let barrier = Barrier::new(READERS + writers);
     let one = |index: usize| -> Result<u64> {
@@ -103,9 +103,9 @@ fn crowd(dir: &Path, parameters: Option<&str>, effort: Effort) -> Result<Crowd> 
     Ok(Crowd { alone: median(alone), beside: median(beside), commits: median(commits) })
 }
 
-/// Measures a hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock
-/// SQLite. A commit costs a reader the same on both, because SQLite then discards the pages that the reader
-/// has cached.
+/// Measures a hundred reading threads, alone and while sixteen threads write, on `waldio` and on stock
+/// SQLite. Commits slow the readers down on both, because after a commit SQLite discards the pages that a
+/// reader has cached.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -17,7 +17,7 @@ use crate::workload::median;
 const COMMITS: f64 = 100_000.0;
 const LEAST_COMMITS: u64 = 100;
 const MIB: f64 = (1 << 20) as f64;
-/// The log size for which recovery should seem instantaneous.
+/// For a log of this size, recovery should seem instantaneous.
 const PART_MIB: f64 = 64.0;
 
 /// The recoveries of one engine.
@@ -53,8 +53,8 @@ fn make_cold(dir: &Path) -> Result<()> {
 }
 
 impl Recoveries {
-    /// Kills a process after `commits` commits, lets another process recover the database, and records the
-    /// times.
+    /// Lets a process commit `commits` times and kills it. Lets another process recover the database, and
+    /// records the times.
     fn take(&mut self, dir: &Path, subject: &Subject, commits: u64) -> Result<()> {
         let own = tempfile::tempdir_in(dir)?;
         let uri = concurrent::fresh(own.path(), subject.parameters);

@@ -1,5 +1,5 @@
-//! Decides how much a run measures. If the user asks for few transactions, the run measures less than a
-//! full run. This module also has the settings that runs use.
+//! Decides how much a run measures: less than a full run if the user asks for few transactions. This module
+//! also defines the engine settings with which all runs open their databases.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ pub(crate) const WALDIO: &str = "journal=waldio";
 /// The settings of `nvwal`.
 pub(crate) const NVWAL: &str = "journal=nvwal&nvram=emulate";
 
-/// The smallest number of transactions that makes a run a full run.
+/// A run with at least this many transactions is a full run.
 const WHOLE: u32 = 1000;
 /// The time for which a crowd works in a full run.
 const CROWD: Duration = Duration::from_secs(2);
 /// The minimum time that a crowd works.
 const LEAST_CROWD: Duration = Duration::from_millis(500);
 
-/// Returns the number of rounds whose median is taken.
+/// Returns the number of rounds. The result is their median.
 pub(super) fn rounds(effort: Effort) -> usize {
     effort.rounds.min(5)
 }
@@ -42,8 +42,8 @@ pub(super) fn crowd_time(effort: Effort) -> Duration {
     CROWD.mul_f64(part(effort)).max(LEAST_CROWD)
 }
 
-/// Creates an empty table in a database with a warm log, and checks that Duralite's engine is active if the
-/// URI asks for it.
+/// Creates an empty table in a database whose log was filled once, so that it hardly grows. Checks that
+/// Duralite's engine is active if the URI asks for it.
 ///
 /// # Errors
 /// An error of SQLite, or an engine that is not active.

@@ -12,7 +12,7 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::waldio;
 
-/// The environment variable with which the benchmark also measures the sizes that take long.
+/// If this environment variable is set, the benchmark also measures the sizes that take long.
 const LARGE: &str = "DURALITE_BENCH_10GB";
 const MB: u64 = 1_000_000;
 /// The block size of the raw overwrites, in bytes.
@@ -32,9 +32,9 @@ const STEPS: [(&str, &str, u64, bool); 9] = [
     (LENGTH, "log of 10^6 frames", 1_000_000, true),
 ];
 
-/// Returns the number of transactions per round. If the task is about the database's size, there are enough
-/// transactions to reach checkpoints. If it is about the log's length, they are at most a tenth of that
-/// length, so that the length hardly changes.
+/// Returns the number of transactions per round. If the task depends on the database's size, this number is
+/// large enough for checkpoints to occur. If it depends on the log's length, the number is at most a tenth
+/// of that length, so that the transactions hardly change the length.
 fn transactions(task: &str, amount: u64, effort: Effort) -> u64 {
     let asked = u64::from(effort.transactions);
     if task == SIZE { asked * 3 } else { asked.min(amount / 10) }

@@ -13,13 +13,13 @@ use super::tasks::{INSERT, NOTHING, SELECT};
 use crate::concurrent;
 use crate::workload::median;
 
-/// The number of processes whose median is taken.
+/// The number of processes for each value. The value is their median.
 pub(super) const STARTS: usize = 20;
 
 /// The times of the processes.
 pub(super) struct Starts {
     pub(super) lines: Vec<Line>,
-    /// The milliseconds of a process that does nothing.
+    /// The duration in milliseconds of a process that does nothing.
     pub(super) nothing_ms: f64,
 }
 
@@ -29,8 +29,8 @@ fn milliseconds(task: &str, uri: &str) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Runs each task on stock SQLite, on `waldio`, on `nvwal`, and on `waldio` with a log that each process
-/// keeps for the next. The four configurations take turns.
+/// Runs each task on stock SQLite, on `waldio`, on `nvwal`, and on `waldio` with a log that stays when a
+/// process closes the database. The four configurations take turns.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.

@@ -22,8 +22,8 @@ pub(super) const RECOVER: &str = "recover";
 /// Fills a database to a number of bytes. Prints inserts and updates per second, and the resident memory in
 /// MiB.
 pub(super) const SIZE: &str = "size";
-/// Does the same as [`SIZE`], but on a small database. Each round first makes the log as long as the number
-/// says, in frames.
+/// Measures the same as [`SIZE`], but on a small database. Before each round, the task makes the log as
+/// long as the number on its command line says, in frames.
 pub(super) const LENGTH: &str = "length";
 
 /// The number of rows in a transaction of [`COMMIT`].
@@ -33,8 +33,8 @@ pub(super) const ROWS_EACH: u64 = 3;
 const ROW_BYTES: i64 = 1024;
 /// The largest number of rows that one transaction inserts into `filler`.
 const BATCH_ROWS: i64 = 10_000;
-/// The number of rows of `filler` that the task updates to make a log long. The next constant is the number
-/// of rows in a page.
+/// To make a log long, the task updates this many rows of `filler`. The next constant is the number of
+/// these rows in a page.
 const LONG_ROWS: i64 = 1000;
 const PAGE_ROWS: i64 = 4;
 
@@ -62,8 +62,7 @@ fn say(figures: &[f64]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Opens an existing database in WAL mode as programs do. Does not register Duralite for a database of
-/// stock SQLite.
+/// Opens an existing database in WAL mode, as programs do. Registers Duralite only if the database uses it.
 fn open(uri: &str) -> Result<Connection> {
     if uri.contains("vfs=duralite") {
         crate::register()?;
@@ -112,7 +111,8 @@ fn commit(uri: &str, commits: u64) -> Result<()> {
     bail!("it was not killed");
 }
 
-/// Returns the bytes in use of Duralite's log, or the size of stock SQLite's log.
+/// For Duralite, returns the number of bytes of the log that are in use. For stock SQLite, returns the size
+/// of the log file.
 fn log_bytes(conn: &Connection, uri: &str) -> Result<f64> {
     if uri.contains("vfs=duralite") {
         return shown(conn, "log_bytes");

@@ -1,4 +1,5 @@
-//! Measures how long a thread waits for its turn if all threads do nothing but pass the turn on in a ring.
+//! Measures how long a thread waits for its turn when all threads only pass the turn on in a ring, and do
+//! nothing else.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;

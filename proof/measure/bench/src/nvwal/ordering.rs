@@ -14,10 +14,10 @@ use crate::flush::emulated;
 use crate::report::Table;
 use crate::workload::{Operation, Target, median};
 
-/// The latency of a line in figure 5, in nanoseconds.
+/// In figure 5, writing a line takes this many nanoseconds.
 const LINE_NS: u32 = 500;
-/// The size in bytes of the emulated memory in which the benchmark times the instructions of transactions
-/// without their SQL.
+/// The size in bytes of the emulated memory. In it, the benchmark times only the memory instructions of
+/// transactions, and not their SQL.
 const MEMORY_BYTES: u64 = 32 << 20;
 
 /// Returns the paper's time for flushes, fences and the kernel's mode switches. It depends on the number of
@@ -32,19 +32,20 @@ fn paper(per: u32, sync: &str, diff: &str) -> &'static str {
     }
 }
 
-/// The operations that the benchmark applies to the memory of a transaction.
+/// The memory instructions that the benchmark times for each transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
     /// It stores the bytes.
     Copy,
-    /// It stores the bytes and flushes their lines.
+    /// The transaction stores its bytes, and flushes their lines.
     Flush,
-    /// It stores the bytes, flushes their lines in parts, and follows each part with a fence.
+    /// The transaction stores its bytes, and flushes their lines in several parts, each followed by a fence.
     Fence,
 }
 
-/// Returns how many microseconds a transaction spends on memory if it writes these numbers of bytes, lines
-/// and fences. The SQL is left out. Each transaction writes to the place after the previous one, as in a log.
+/// Returns how many microseconds of a transaction the memory instructions take, without the SQL. `of` says
+/// how many bytes, lines and fences a transaction has. Each transaction writes to the place after the
+/// previous one, as in a log.
 fn on_memory(nvm: &FileNvm, of: &PerTransaction, work: Work, transactions: u32) -> f64 {
     let [bytes, lines, fences] = [of.bytes, of.lines, of.fences].map(|count| (count.round() as u64).max(1));
     let bytes = vec![0x5A; bytes as usize];

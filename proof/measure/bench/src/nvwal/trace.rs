@@ -17,7 +17,7 @@ const DISK_MIB: u64 = 256;
 const INSERTS: u32 = 10;
 const BLOCK_BYTES: u64 = 4096;
 
-/// A mode of the table: the kind of its log, whether the log was filled before, and the paper's values.
+/// A row of the table: the kind of log, whether the log was filled before, and the paper's values.
 struct Mode {
     name: &'static str,
     target: Target,

@@ -28,8 +28,8 @@ impl Purpose {
 pub struct Kind {
     /// The category of the statement.
     pub purpose: Purpose,
-    /// The weights of the statement among those of its category. The first holds outside a batch, the second
-    /// between `BEGIN` and `COMMIT`.
+    /// How often the statement runs compared with others of its category. The first number holds outside a
+    /// batch, the second between `BEGIN` and `COMMIT`.
     pub weights: (u64, u64),
     /// The SQL text.
     pub sql: &'static str,
@@ -42,7 +42,7 @@ pub struct Kind {
 pub enum Order {
     /// At random, according to their weights.
     Mixed,
-    /// A fixed number of each kind, one kind after the other.
+    /// One kind of statement after the other. Each kind runs as often as its number says.
     Phases(&'static [u32]),
 }
 

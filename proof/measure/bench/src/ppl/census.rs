@@ -11,8 +11,8 @@ use super::config::Config;
 use super::generate::Workload;
 use super::replay::{Database, Template, run};
 
-/// The number of bytes in the header of SQLite's WAL. The next constant is the number of bytes in a frame
-/// with its page. A frame begins with the page's number.
+/// The number of bytes in the header of SQLite's WAL file. The next constant is the number of bytes in a
+/// frame, which consists of a header and a page. The frame's header begins with the page number.
 const WAL_HEADER: usize = 32;
 const WAL_FRAME: usize = 24 + 4096;
 
@@ -33,8 +33,8 @@ pub struct Census {
     pub writing: usize,
     /// The number of pages per transaction that SQLite writes to its log.
     pub pages_per_transaction: f64,
-    /// The number of different pages that the workload writes to the log. If SQLite checkpoints only once,
-    /// at the end, it writes this many pages into the database file.
+    /// The number of different pages that the workload writes to the log. If SQLite makes its only
+    /// checkpoint at the end, the checkpoint writes this many pages.
     pub different_pages: usize,
     /// The size of the database at the end, in megabytes of 1,048,576 bytes.
     pub megabytes: f64,

@@ -24,7 +24,7 @@ pub enum Latency {
     Pcm,
 }
 
-/// Returns the sentence in a table's note that explains how PCM's latencies are emulated.
+/// Returns a sentence that explains how PCM's latencies are emulated, for the note under a table.
 #[must_use]
 pub fn pcm_note() -> String {
     format!(
@@ -34,7 +34,7 @@ pub fn pcm_note() -> String {
     )
 }
 
-/// The sentences in a table's note that explain the paper's policy of merging.
+/// Explains the paper's policy of merging, for the note under a table.
 pub const POLICY_NOTE: &str = "`paper's policy`: `overflow_bytes=0` and `wal_autocheckpoint=1`, so that a page is merged at \
                                the commit that has filled its sector, as in the paper. By default a page's log first takes some \
                                of the pool, and pages are merged after a checkpoint, which SQLite makes every 1,000 pages.";
@@ -52,12 +52,12 @@ pub enum InPaper {
     Absent,
 }
 
-/// A configuration: how a database is kept.
+/// A configuration in which the benchmark runs a workload: stock SQLite or an engine, with its settings.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The name in tables.
     pub name: String,
-    /// The row of the paper's tables to compare it with.
+    /// The row of the paper's tables with which this configuration is compared.
     pub in_paper: InPaper,
     /// The URI parameters of Duralite; `None` for stock SQLite.
     parameters: Option<String>,

@@ -55,14 +55,14 @@ impl Pages {
         self.device.map_or(self.asked, |device| device.database + device.log)
     }
 
-    /// Returns the number of pages that SQLite and the file system wrote.
+    /// Returns the number of pages that SQLite and the file system wrote, if they could be traced.
     fn all(&self) -> Option<u64> {
         self.device.map(|device| device.database + device.log + device.file_system)
     }
 }
 
-/// Runs a workload and closes its database. On return everything is on the device. Returns the pages passed
-/// to the kernel.
+/// Runs a workload and closes its database. Returns the number of pages that were passed to the kernel. By
+/// then everything is on the device.
 fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     let before = Bytes::now()?;
     let conn = database.open()?;
@@ -74,8 +74,8 @@ fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     Ok(asked)
 }
 
-/// Counts the pages of a workload. Traces the loop device if there is one. Without it, counts only the pages
-/// that are passed to the kernel.
+/// Counts the pages that a workload writes. Traces them on the loop device. If there is none, counts only
+/// the pages that are passed to the kernel.
 fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Config) -> Result<Pages> {
     let Some(disk) = disk else {
         let database = Database::new(dir, &prepared.template, config)?;
@@ -132,8 +132,8 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Makes a row of the table. The last argument holds the pages of WAL and of `nvwal`, with which the row is
-/// compared.
+/// Makes a row of the table. The last argument holds the pages of WAL and of `nvwal`. The row compares its
+/// own pages with them.
 fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Pages, Pages)) -> Vec<String> {
     let ratio = |wal: u64, this: u64| format!("{:.2}x", wal as f64 / this.max(1) as f64);
     let none = || "-".to_owned();

@@ -72,13 +72,14 @@ impl Workload {
     }
 }
 
-/// A transaction whose statements have categories, but are not chosen yet.
+/// A transaction for which only the category of each statement is chosen so far.
 struct Shape {
     batch: bool,
     purposes: Vec<Purpose>,
 }
 
-/// Draws the transactions of table 3 in random order. Every batch has at least one write.
+/// Draws transactions that have the counts of the paper's table 3, and shuffles them. Every batch has at
+/// least one write.
 fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
     let paper = app.paper;
     let alone = (paper.transactions - paper.batches) as usize;
@@ -97,8 +98,9 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
         .map(|size| Shape { batch: true, purposes: vec![Purpose::Update; size] })
         .collect();
     shapes.extend((0..alone).map(|_| Shape { batch: false, purposes: vec![Purpose::Update] }));
-    // These pairs are the positions at which a statement may become a read: the index of a transaction, and
-    // the index of a statement in it. The last statement of a batch is not among them, so it stays an update.
+    // The places at which a statement may become a read, for single statements and for batches. A place is
+    // the index of a transaction, and the index of a statement in it. The last statement of a batch is never
+    // listed, so it stays an update.
     let mut places: [Vec<(usize, usize)>; 2] = Default::default();
     for (at, shape) in shapes.iter().enumerate() {
         let free = if shape.batch { shape.purposes.len() - 1 } else { 1 };
@@ -114,7 +116,7 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
     shapes
 }
 
-/// Draws random sizes of `batches` batches. Each size is at least 1, and their sum is `total`.
+/// Draws the sizes of `batches` batches at random. Each size is at least 1, and their sum is `total`.
 fn sizes(batches: usize, total: usize, rng: &mut Rng) -> Vec<usize> {
     let mean = total / batches.max(1);
     let mut sizes: Vec<usize> =

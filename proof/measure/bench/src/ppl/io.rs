@@ -31,7 +31,8 @@ impl Bytes {
         Ok(Self { read: counter("rchar:")?, written: counter("wchar:")? })
     }
 
-    /// Returns the numbers of bytes read and written since `self` was taken.
+    /// Returns how many bytes the thread has read and written since `self` was read from the
+    /// kernel.
     ///
     /// # Errors
     /// As [`Bytes::now`].

@@ -1,4 +1,4 @@
-//! Measures transactions that are larger than the log usually is: VACUUM, and an UPDATE of all rows.
+//! Measures two transactions that are larger than a log usually is: VACUUM, and an UPDATE of all rows.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::workload::{median, status};
 const MB: u64 = 100;
 const ROW_BYTES: u64 = 1000;
 const ROWS: u64 = MB * 1_000_000 / ROW_BYTES;
-/// The number of rows in one transaction that fills the database.
+/// To fill the database, each transaction inserts this many rows.
 const BATCH: u64 = 10_000;
 const ROUNDS: usize = 3;
 const MIB: f64 = (1 << 20) as f64;
 
-/// Stock SQLite, which the others are compared with, and the engines in memory with their default settings.
+/// Stock SQLite for comparison, and the engines in memory with their default settings.
 const CONFIGS: [(&str, Option<&str>); 3] = [
     ("WAL", None),
     ("nvwal", Some("journal=nvwal&nvram=emulate")),
@@ -67,7 +67,7 @@ fn run(dir: &Path, parameters: Option<&str>) -> Result<[Took; 2]> {
     conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
     let mut took = [Took::default(); 2];
     for ((_, sql), took) in STEPS.iter().zip(&mut took) {
-        // The dropped table was in front of the rows, so VACUUM moves each row.
+        // The dropped table comes before the rows in the file, so VACUUM moves each row.
         conn.execute_batch("DROP TABLE IF EXISTS pad")?;
         let start = Instant::now();
         conn.execute_batch(sql)?;

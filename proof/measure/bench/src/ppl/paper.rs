@@ -27,7 +27,7 @@ pub struct Trace {
     pub written: [(u32, u32); 3],
     /// Table 5: milliseconds per statement, for DELETE, WAL and SQLite/PPL.
     pub latency_ms: [f64; 3],
-    /// Table 6; `None` for the benchmark, which has no reads.
+    /// The paper's table 6; `None` for AndroBench, which has no reads.
     pub reads: Option<Reads>,
 }
 
@@ -36,7 +36,7 @@ pub struct Trace {
 pub struct Reads {
     /// The number of pages read.
     pub pages: u32,
-    /// The number of read pages that were rolled forward.
+    /// How many of these pages had to be rolled forward.
     pub rolled: u32,
     /// The milliseconds for all reads.
     pub elapsed_ms: f64,
@@ -160,10 +160,10 @@ pub const FLASH_PAGE_BYTES: u64 = 4096;
 /// them in 7.5 us. The paper's board writes up to 32 bytes at once, so a line of 64 bytes takes two accesses,
 /// or 15 us. Table 2 agrees, because at 4.9 MB/s a line takes 13 us.
 pub const PCM_WRITE_NS: u32 = 2 * 7500;
-/// The time in nanoseconds in which PCM reads a line. It takes two accesses, as above.
+/// The time in nanoseconds in which PCM reads a line, which takes two accesses like a write.
 pub const PCM_READ_NS: u32 = 2 * 408;
-/// The time in nanoseconds that a fence adds. The paper names no cost of a barrier. Its write latency
-/// includes all waiting, so a fence adds nothing.
+/// The time in nanoseconds that a fence adds. The paper states no separate cost of a barrier: its write
+/// latency includes all waiting. So a fence adds nothing here.
 pub const PCM_FENCE_NS: u32 = 0;
 /// The size in bytes of the line to which [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply.
 pub const PCM_LINE_BYTES: u64 = 64;

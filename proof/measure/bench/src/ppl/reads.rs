@@ -14,8 +14,8 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// The name in `PRAGMA duralite` of the number of pages that the engine has rolled forward. The next constant
-/// is the name of the time that this took.
+/// `PRAGMA duralite` shows the number of pages that the engine has rolled forward under this name. The next
+/// constant is the name of the time that this took.
 const ROLLED_PAGES: &str = "pages_rolled";
 const ROLL_NS: &str = "roll_forward_ns";
 
@@ -31,8 +31,8 @@ struct Reads {
 #[allow(unsafe_code, reason = "rusqlite has no call for the counters of a connection")]
 fn pages_read(conn: &Connection) -> Result<f64> {
     let (mut current, mut highest) = (0, 0);
-    // SAFETY: the connection is open as long as it is borrowed, and nothing else uses it during the
-    // call. The call writes both results before it returns.
+    // SAFETY: the connection stays open while it is borrowed, and nothing else uses it during the call. The
+    // call writes both results before it returns.
     let code = unsafe {
         rusqlite::ffi::sqlite3_db_status(
             conn.handle(),
@@ -50,8 +50,8 @@ fn counters(conn: &Connection, config: &Config) -> Result<HashMap<String, String
     if config.is_duralite() { status(conn) } else { Ok(HashMap::new()) }
 }
 
-/// Runs all reads on a new connection, whose cache is empty, while another connection keeps the database
-/// open.
+/// Runs all reads of a workload on a new connection, whose cache is empty. Another connection keeps the
+/// database open.
 fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Result<Reads> {
     let conn = database.open()?;
     let (before, pages) = (counters(&conn, config)?, pages_read(&conn)?);

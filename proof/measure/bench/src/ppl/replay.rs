@@ -11,7 +11,8 @@ use rusqlite::{Connection, OpenFlags, params_from_iter};
 use super::config::Config;
 use super::generate::{Statement, Workload};
 
-/// The initial database of a workload, as the bytes of two files. One is for rollback journals, the other for WAL.
+/// The database with which each run of a workload starts, as the bytes of two files: one for rollback journals, one
+/// for WAL.
 pub struct Template {
     rollback: Vec<u8>,
     wal: Vec<u8>,

@@ -10,8 +10,8 @@ use super::timing::{ROUNDS, flash_note, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Measures figure 7: sizes of log sectors, with files on this disk and on the paper's flash. Returns no table if no
-/// engine has sectors.
+/// Measures figure 7: how the run time depends on the size of log sectors, with files on this disk and on the paper's
+/// flash. Returns no table if this build lacks `ppl`, the engine that has sectors.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -79,7 +79,8 @@ mod tests {
         let prepared = Prepared { template: Template::new(dir.path(), &workload).unwrap(), workload };
         let mut configs = Config::of_paper(Latency::None);
         let mut others = Config::sectors(Latency::None);
-        // These two are the configurations with the smallest sectors, one without the pool, and one with the default.
+        // Two more configurations, both with the smallest sectors: the first has no common pool, the second has the
+        // default one.
         configs.extend([others.remove(3), others.remove(0)]);
         let timings = time(dir.path(), &prepared, &configs, 1).unwrap();
         let pages: Vec<u64> = timings.iter().map(|timing| timing.pages_written()).collect();

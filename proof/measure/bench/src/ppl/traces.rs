@@ -96,7 +96,7 @@ struct Logged {
 }
 
 impl Logged {
-    /// Runs the workload. Returns `None` if this build lacks `ppl`.
+    /// Runs the workload and reads what `ppl` has stored. Returns `None` if this build lacks `ppl`.
     fn of(dir: &Path, prepared: &Prepared) -> Result<Option<Self>> {
         let Some(config) = Config::ppl(Latency::None) else { return Ok(None) };
         let database = Database::new(dir, &prepared.template, &config)?;

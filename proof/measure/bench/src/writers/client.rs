@@ -1,4 +1,5 @@
-//! A connection of SQLite, or of a peer of SQLite, as the workloads use it.
+//! A connection to a database of SQLite, or of a system that is compared with SQLite. The workloads use
+//! only this interface.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -11,7 +12,7 @@ use super::mode::Mode;
 use crate::concurrent;
 use crate::workload::status;
 
-/// The number of prepared statements that a connection caches. No workload has as many.
+/// The number of prepared statements that a connection caches. Every workload has fewer.
 const STATEMENTS: usize = 64;
 /// The result code `SQLITE_BUSY`. The next constant is `SQLITE_BUSY_SNAPSHOT`.
 pub(super) const BUSY: i32 = 5;
@@ -20,7 +21,7 @@ pub(super) const BUSY_SNAPSHOT: i32 = 517;
 /// The reason why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// SQLite returned this code because of another transaction. The writer runs its own transaction again.
+    /// SQLite returned this code because of another transaction. The writer runs its transaction again.
     Lost(i32),
     /// Any other error. It ends the measurement.
     Broken(anyhow::Error),
@@ -72,7 +73,8 @@ pub(super) trait Base: Sync {
     fn uri(&self) -> Option<&str>;
 }
 
-/// Makes a fresh database of SQLite in `dir`, and warms its log up as far as possible.
+/// Makes a fresh database of SQLite in `dir`, and fills its log once, so that the log hardly grows during a
+/// run.
 ///
 /// # Errors
 /// An error of SQLite, or a mode that is not in effect.
@@ -136,8 +138,8 @@ impl Client for Connection {
     }
 }
 
-/// Runs one attempt at a transaction: runs `begin`, does the work, and commits. If anything fails, rolls
-/// back.
+/// Makes one attempt at a transaction: runs the statement `begin`, does the work, and commits. If anything
+/// fails, rolls back.
 pub(super) fn attempt<T>(
     client: &mut dyn Client,
     begin: &str,

@@ -15,7 +15,7 @@ use super::mode::Mode;
 use super::works::{self, Effects, Turn, Work};
 use crate::concurrent;
 
-/// The first argument with which this program becomes a writer; see [`writer`].
+/// With this first argument the program runs as a writer process; see [`writer`].
 pub const WORKER: &str = "bench-writer";
 
 /// The work of the writers.
@@ -41,10 +41,11 @@ pub(super) struct Share {
     /// The number of commits before the time was over. Later commits do not count as throughput, because by
     /// then the other writers have stopped.
     in_time: u64,
-    /// The seconds of processor time that the writer's process had used when the writer began, and when it
-    /// ended.
+    /// The processor time in seconds that the writer's process had used when the writer began, and the same
+    /// when the writer ended.
     cpu: (f64, f64),
-    /// The times from the first BEGIN of a transaction to the COMMIT that succeeded, as counts by bucket.
+    /// The time of each transaction from its first BEGIN to the COMMIT that succeeded. Each number counts
+    /// the times in one bucket.
     latencies: Vec<u64>,
 }
 
@@ -93,7 +94,8 @@ fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share
             *if code == BUSY_SNAPSHOT { &mut share.overtaken } else { &mut share.busy } += 1;
             match attempts.pause_after(Some(code)) {
                 Some(pause) => std::thread::sleep(pause),
-                // The wait for the lock failed. The transaction begins again, as if for the first time.
+                // The transaction has waited for the lock, and has not got it. It begins again with its
+                // first attempt.
                 None => attempts = Attempts::default(),
             }
         };
@@ -119,7 +121,7 @@ fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
     client::fresh(dir, mode)
 }
 
-/// Runs a job on a fresh database in `dir`, and checks the resulting content.
+/// Runs a job on a fresh database in `dir`, and checks what the database contains afterwards.
 ///
 /// # Errors
 /// An error of SQLite or of starting a process, or a database that does not hold what was committed.
@@ -140,8 +142,7 @@ pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     Outcome::of(&shares, job.time, cpu)
 }
 
-/// Returns the processor time that a process used from the beginning of its first writer to the end of its
-/// last.
+/// Returns the processor time that a process used while its writers ran.
 fn one_process(shares: &[Share]) -> f64 {
     let begin = shares.iter().map(|share| share.cpu.0).fold(f64::INFINITY, f64::min);
     shares.iter().map(|share| share.cpu.1).fold(0.0, f64::max) - begin

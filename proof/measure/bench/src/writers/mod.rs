@@ -1,8 +1,8 @@
-//! Measures many writers. It compares each value of `concurrent` with stock SQLite's single writer, by
-//! workload.
+//! Measures many writers. For each workload, it compares each value of the setting `concurrent` with stock
+//! SQLite, which allows one writer at a time.
 //!
 //! Each run uses a fresh database, and the benchmark checks the result. In each round, all modes of a row run
-//! once, in turns.
+//! once, one after the other.
 
 mod client;
 mod drive;
@@ -27,7 +27,7 @@ use works::{Place, Work};
 
 pub use drive::{WORKER, writer};
 
-/// The largest number of rounds. The benchmark reports the median of the rounds.
+/// Most cases are measured with each of these numbers of writers. The next constant is for the other cases.
 const ROUNDS: usize = 3;
 /// The numbers of writers for cases that are measured with many numbers. The next constant has the numbers
 /// for cases that are measured with only a few.
@@ -54,7 +54,8 @@ struct Case {
     writers: usize,
 }
 
-/// Returns a case for each time for which transactions are held open, and for each number of writers.
+/// Returns one case for each combination of a number of writers and a time for which transactions are held
+/// open.
 fn cases(what: &str, work: Work, holds: &[u64], writers: &[usize]) -> Vec<Case> {
     let each = |&hold_ms: &u64| {
         writers.iter().map(move |&writers| Case { what: what.to_owned(), work, hold_ms, writers })
@@ -62,7 +63,8 @@ fn cases(what: &str, work: Work, holds: &[u64], writers: &[usize]) -> Vec<Case> 
     holds.iter().flat_map(each).collect()
 }
 
-/// The runs of one mode, and the runs of its references in the same rounds.
+/// The runs of one mode, and the runs with which they are compared: stock SQLite, and the same engine with
+/// one writer at a time. They come from the same rounds.
 struct Figures<'a> {
     own: &'a [Outcome],
     stock: &'a [Outcome],
@@ -96,7 +98,7 @@ struct Measurement {
     /// The heading of [`Case::what`].
     what: &'static str,
     note: &'static str,
-    /// Whether transactions begin without a lock on stock SQLite too.
+    /// Whether transactions begin with a plain BEGIN, which takes no lock, on stock SQLite too.
     begins_plain: bool,
     cases: Vec<Case>,
 }
@@ -223,7 +225,7 @@ pub fn work(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Measures what each mode costs a single connection.
+/// Measures how fast a single connection is in each mode.
 ///
 /// # Errors
 /// The errors of [`rows`].
@@ -290,7 +292,7 @@ pub fn orders(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Measures transactions that read, and then write.
+/// Measures transactions that first read and then write.
 ///
 /// # Errors
 /// The errors of [`rows`].

@@ -15,7 +15,7 @@ enum Engine {
     Turso,
 }
 
-/// The value of `concurrent`, and the statement with which transactions begin.
+/// The value of the setting `concurrent`, and the statement with which transactions begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Way {
     /// `off`, and BEGIN IMMEDIATE.
@@ -53,8 +53,8 @@ const WAYS: [Mode; 7] = [
     mode(Engine::Nvwal, Way::On),
 ];
 
-/// The modes of tables whose transactions begin without a lock. The reference is still stock SQLite with a
-/// lock.
+/// The modes for tables in which transactions begin without a lock. The mode with which all others are
+/// compared still takes the lock.
 const PLAIN: [Mode; 7] = [
     STOCK,
     mode(Engine::Stock, Way::Plain),
@@ -70,7 +70,8 @@ pub(super) fn is_branch() -> bool {
     Connection::open_in_memory().is_ok_and(|conn| conn.execute_batch("BEGIN CONCURRENT").is_ok())
 }
 
-/// Returns the modes of a table. With processes, leaves out a peer that works only with threads.
+/// Returns the modes of a table. If the writers are processes, leaves out Turso, whose writers can only be
+/// threads.
 pub(super) fn all(begins_plain: bool, by_processes: bool) -> Vec<Mode> {
     let mut modes = if begins_plain { PLAIN } else { WAYS }.to_vec();
     if is_branch() {
@@ -138,7 +139,7 @@ impl Mode {
         }
     }
 
-    /// Returns the mode of the same engine with one writer at a time.
+    /// Returns the mode that has the same engine, but allows only one writer at a time.
     pub(super) fn switched_off(self) -> Self {
         Self { way: Way::Immediate, ..self }
     }

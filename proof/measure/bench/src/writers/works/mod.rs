@@ -17,7 +17,7 @@ pub(super) use turn::{Effects, Turn, Workload};
 /// A kind of transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Work {
-    /// Each writer reads and updates its own rows, on leaves of its own.
+    /// Each writer reads and updates its own rows. They are in leaf pages that no other writer uses.
     Own { reads: u64, updates: u64 },
     /// Inserts random keys into a table that has this many rows when a run begins.
     Keys { rows: i64 },
@@ -28,10 +28,10 @@ pub(super) enum Work {
     /// A web application.
     Web,
     /// A transaction places an order, makes a payment, or asks for a stock level. With `spread`, each row of
-    /// a warehouse or a district has a leaf of its own.
+    /// a warehouse or a district has a leaf page of its own.
     Orders { warehouses: i64, spread: bool },
-    /// Each writer reads a row, then updates that row or inserts the next one. [`Place`] says which of the
-    /// two it does, and where the row lies.
+    /// Each writer first reads a row, and then either updates that row or inserts the next one. [`Place`]
+    /// says which, and where the row is.
     Turns(Place),
 }
 

@@ -9,15 +9,15 @@ use crate::writers::client::{Client, Done};
 const DISTRICTS: i64 = 10;
 const ITEMS: i64 = 1000;
 const CUSTOMERS: i64 = 100;
-/// The number of keys that each district has for its orders. The next constant is the number of keys that
-/// each order has for its lines.
+/// The number of keys that are reserved for the orders of a district. The next constant is the number of keys
+/// that are reserved for the lines of an order.
 const ORDERS: i64 = 1 << 32;
 const LINES: i64 = 16;
-/// The number of a district's last orders that a stock level looks at.
+/// A transaction that asks for the stock level looks at this many of the district's latest orders.
 const RECENT: i64 = 20;
 
-/// Each writer has a home warehouse. Of 23 transactions, eleven are orders, eleven are payments, and one is a
-/// stock level.
+/// Each writer has a home warehouse. Of 23 transactions, eleven place an order, eleven make a payment, and
+/// one asks for the stock level.
 pub(super) struct Orders {
     pub(super) warehouses: i64,
     pub(super) spread: bool,
@@ -126,7 +126,7 @@ impl Orders {
     }
 }
 
-/// Counts the items of the last orders that are low in stock. Only reads.
+/// Returns how many items of the latest orders are low in stock. Changes nothing.
 fn stock_level(turn: &mut Turn<'_>, home: i64, district: i64) -> Done<Effects> {
     let next = turn.read("SELECT next FROM district WHERE id=?1", &[district])?;
     turn.think();

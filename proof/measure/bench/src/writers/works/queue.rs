@@ -7,7 +7,7 @@ use crate::writers::client::{Client, Done};
 const TASKS: i64 = 1000;
 const PUT: &str = "INSERT INTO tasks(v, pad) VALUES(?1, substr(hex(zeroblob(50)),1,100))";
 
-/// The workload in which each writer by turns puts a task and takes a task.
+/// A workload in which each writer alternately puts a task into the queue and takes one out.
 pub(super) struct Queue;
 
 impl Workload for Queue {

@@ -10,8 +10,8 @@ const ROWS: i64 = 2000;
 /// The distance between the first keys of neighbouring writers.
 const REACH: i64 = 1 << 32;
 
-/// Each writer has its own rows. Between the rows of two writers lies a row that fills a leaf, so that the
-/// two share no leaf.
+/// Each writer has its own rows. Between the rows of two writers lies a row that fills a leaf page, so that
+/// the two writers share no leaf page.
 pub(super) struct Own {
     pub(super) reads: u64,
     pub(super) updates: u64,
@@ -119,9 +119,9 @@ impl Workload for Append {
 /// The place of the rows that writers read and then change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
-    /// A row on a leaf of its own for each writer.
+    /// Each writer has a row in a leaf page of its own.
     OwnLeaf,
-    /// The rows of all writers are on one leaf.
+    /// The rows of all writers are in one leaf page.
     SharedLeaf,
     /// Each writer reads its last row and inserts the next one, far from the rows of other writers. The table
     /// grows.

@@ -1,4 +1,4 @@
-//! A transaction as its writer sees it, and the trait that each workload implements.
+//! The interface through which a workload runs a transaction, and the trait that each workload implements.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::writers::client::{Client, Done};
 /// The amount that a transaction adds to the answer of each query in [`Workload::sums`].
 pub type Effects = [i64; 4];
 
-/// An SQL expression for a hundred bytes. The next constant is one for three thousand bytes. A row with so
-/// many bytes has a leaf of its own.
+/// An SQL expression for a hundred bytes. The next constant is one for three thousand bytes. A row with that
+/// many bytes fills a leaf page.
 pub(super) const SHORT: &str = "substr(hex(zeroblob(50)),1,100)";
 pub(super) const LONG: &str = "substr(hex(zeroblob(1500)),1,3000)";
 
@@ -54,7 +54,8 @@ impl Turn<'_> {
 pub trait Workload {
     /// Returns the statements that create the tables.
     fn tables(&self) -> String;
-    /// Fills the tables for this many writers, in one transaction. Returns the answers of `sums` after that.
+    /// Fills the tables for this many writers, in one transaction. Then returns the answers of the queries
+    /// in `sums`.
     fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects>;
     /// Does the work between BEGIN and COMMIT.
     fn work(&self, turn: &mut Turn<'_>) -> Done<Effects>;
