@@ -103,8 +103,8 @@ impl RecordingBlock {
     }
 
     /// Makes an operation fail with `error`, after `before` more operations of its kind. A failed write
-    /// leaves its first half on the medium. After a failed flush it is unknown which sectors became durable,
-    /// and, as on Linux, a later successful flush does not settle that.
+    /// leaves its first half on the medium. After a failed flush it is unknown which sectors became durable.
+    /// As on Linux, these sectors stay in doubt even after a later successful flush.
     pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) {
         self.lock().faults.push((operation, before, error));
     }

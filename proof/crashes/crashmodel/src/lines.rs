@@ -125,7 +125,7 @@ fn put(image: &mut [u8], stores: &[Store]) {
     for (at, word) in stores {
         let at = *at as usize;
         let end = (at + WORD_BYTES).min(image.len());
-        // The medium may have been cut since the store.
+        // The medium may have been cut shorter since the store.
         if at < end {
             image[at..end].copy_from_slice(&word[..end - at]);
         }

@@ -44,8 +44,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail, in runs of its own, that follows the removal of the guard from the database's header.
-/// After a successful sync of this kind the database on the disk names no log.
+/// Makes each sync fail, in runs of its own, that follows the removal of the guard from the database's
+/// header. After a successful sync of this kind the database on the disk names no log.
 ///
 /// # Errors
 /// The errors of [`inject`]. Also fails if the workload has no such sync.

@@ -1,6 +1,6 @@
 //! Tests a medium that once reports a flush of the log as done but loses the flushed data. Afterwards
-//! Duralite must either open the database in the state after some transaction, or refuse to open it in such a
-//! way that its content can be salvaged.
+//! Duralite must either open the database in the state after some transaction, or refuse to open it. In the
+//! second case it must be possible to salvage the content.
 //!
 //! A log whose end is lost looks like a shorter log. So Duralite may open an image in which acknowledged
 //! commits are missing, and the tally counts these images. Duralite has relied on the flush, so it may have
@@ -133,7 +133,7 @@ struct Rig {
     out: PathBuf,
 }
 
-/// The facts that are known about an image.
+/// What the test knows about an image.
 #[derive(Clone, Copy)]
 struct Image {
     bounds: Bounds,
@@ -326,7 +326,8 @@ impl Rig {
         let (mut number, file) = (None, self.new_file()?);
         for what in [Written::BeforeDamage, Written::FileAlone] {
             salvaged.write(&at, (&file, &self.out), what)?;
-            // A damaged rollback journal may end early, so an error about damage is no failure here.
+            // If the rollback journal is damaged, `roll_back` rolls back only a part. That is no failure
+            // here.
             if let Err(error) = salvaged.roll_back((&file, &self.out), log_id) {
                 anyhow::ensure!(matches!(error, LogError::Corrupt { .. }), error);
             }

@@ -24,15 +24,15 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. The value is smaller, because
-/// these windows have the same kinds of pieces in doubt as the windows of one writer: exploring few states of
-/// many windows finds more bugs than exploring all states of a few windows.
+/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. The limit is small, because few
+/// states of many windows show more bugs than all states of a few windows. (The pieces in doubt are of the
+/// same kinds as with one writer.)
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
 /// If connections write concurrently, the explorer explores only one out of this many windows.
 const SPREAD: u8 = 3;
-/// How often the explorer does more with a state than to recover it once. It recovers one out of
-/// `TWICE_EVERY` states twice. It commits another transaction on one out of `USE_ON_EVERY` states. For one
-/// out of `CRASH_AGAIN_EVERY` states it also simulates crashes during the recovery.
+/// The explorer does more with some states than recover them once. It recovers one out of `TWICE_EVERY`
+/// states twice. It commits another transaction on one out of `USE_ON_EVERY` states. For one out of
+/// `CRASH_AGAIN_EVERY` states it also simulates crashes during the recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;

@@ -3,17 +3,17 @@
 //! - Memory: each line holds everything up to its last flush and fence, and any prefix of the later stores,
 //!   word by word. The processor may write a line back at any time, and a line that is flushed but not yet
 //!   fenced may or may not have reached the medium. Words of 8 bytes are atomic. Some lines are never flushed
-//!   in the whole run. They hold data that need not survive. To keep the number of states small, either all
-//!   of these lines have reached the medium, or none.
+//!   in the whole run. They hold data that need not survive. In the model either all of these lines have
+//!   reached the medium, or none.
 //! - Files on a device: each sector of 512 bytes holds any version since the last sync, and the file has any
-//!   size that it had since then. A place for which no version was chosen keeps its old content, or holds zeros.
-//!   If such a file is also mapped as memory, its lines are in doubt like those of memory, until they are flushed
-//!   and fenced, or the file is synced.
+//!   size that it had since then. A place for which no version was chosen keeps its old content, or holds
+//!   zeros. If such a file is also mapped as memory, its lines are in doubt like those of memory, until they
+//!   are flushed and fenced, or the file is synced.
 //! - A mapped database on a disk of its own ([`Model::over_disk`]): the disk decides which names exist and
 //!   how long the file is, as on a file system with direct access. The file's content counts as memory.
-//! - Names of logs: a name leads to any file to which it has led since its directory was last synced. All other
-//!   names in the database's directory belong to SQLite. They all become durable when any file with such a name is
-//!   synced, as on file systems that journal their metadata.
+//! - Names of logs: a name leads to any file to which it has led since its directory was last synced. All
+//!   other names in the database's directory belong to SQLite. They all become durable when any file with
+//!   such a name is synced, as on file systems that journal their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -374,8 +374,8 @@ impl File {
     }
 
     /// Simulates a failed sync: the file loses the writes since the last sync. The kernel reports the failure
-    /// once, and then treats the pages as clean. As long as these pages are in its cache, programs still see the
-    /// new content. No program may rely on that, so the model shows the old content at once.
+    /// once, and then treats the pages as clean. As long as these pages are in its cache, programs still see
+    /// the new content. No program may rely on that, so the model shows the old content at once.
     fn lose(&mut self) {
         let bytes = self.visible.len();
         self.visible.clone_from(&self.durable);

@@ -15,7 +15,7 @@ use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::workload::{self, Length, Run};
 
-/// The number of barriers after a changed event at which the explorer looks for the effects of the change.
+/// After a changed event, the explorer looks for effects of the change at this many barriers.
 const REACH: usize = 8;
 
 /// A change of a recording.

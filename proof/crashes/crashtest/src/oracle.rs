@@ -13,7 +13,7 @@ use crate::workload::Bounds;
 /// The thoroughness with which a state is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Recover, compare, and check the database's structure.
+    /// Recover the database, compare its content with the reference, and check its structure.
     Once,
     /// Do the same as `Once`, then recover again and compare.
     Recover,

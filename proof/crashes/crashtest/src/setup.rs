@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sql;
 
-/// The journal that the tests test.
+/// An engine whose journal the tests test, or stock SQLite as a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Engine {

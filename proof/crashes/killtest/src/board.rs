@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) phase: Phase,
 }
 
-/// The file, as the process that kills the others uses it.
+/// The file, for the process that kills the others: it reads all entries, and tells the processes to end.
 pub(crate) struct Board(File);
 
 impl Board {

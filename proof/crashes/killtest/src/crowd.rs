@@ -21,7 +21,7 @@ use crate::{Phase, Plan, Role, Worker, stacks};
 
 /// The killing process waits for one process at a time. At this interval it meanwhile checks the others.
 const GLANCE: Duration = Duration::from_millis(50);
-/// The time for which the killing process waits until a victim reaches the phase in which it is to be killed.
+/// The killing process waits at most this long until a victim reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
 
 /// A process. Dropping this value kills the process.
@@ -106,8 +106,8 @@ impl<'a> Crowd<'a> {
         self.plan.concurrent > 0
     }
 
-    /// Begins a new file of acknowledgements. The settings allow the transactions to be lost that the old
-    /// file lists.
+    /// Begins a new file of acknowledgements. The settings allow that the transactions in the old file are
+    /// lost.
     pub(crate) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
@@ -417,9 +417,6 @@ impl<'a> Crowd<'a> {
     ///
     /// # Errors
     /// The auditor has found a loss, or a process hangs.
-    ///
-    /// # Errors
-    /// A loss, or a process that hangs.
     pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
         let start = Instant::now();
         let audit = self.audit()?;

@@ -184,7 +184,8 @@ impl Plan {
             plan.journal = ROLLBACK[rng.usize(..ROLLBACK.len())].to_owned();
             // The journal of a large transaction does not fit in a small region.
             plan.settings = plan.settings.replace("scratchpad_bytes=8388608", "scratchpad_bytes=67108864");
-            // Readers and writers exclude each other, and no queue gives each of them its turn.
+            // In these modes readers and writers exclude each other, and no queue orders them. So a process
+            // may have to wait for longer.
             (plan.busy_timeout, plan.hang) = (plan.busy_timeout * 8, plan.hang * 8);
         }
         plan

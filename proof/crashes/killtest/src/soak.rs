@@ -107,9 +107,6 @@ pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec
 ///
 /// # Errors
 /// This function never fails.
-///
-/// # Errors
-/// Never.
 pub fn table(outcomes: &[Outcome]) -> Result<String> {
     let mut text = String::from("| engine | what | result | seconds |\n| --- | --- | --- | --- |\n");
     let users = if has_two_users() { "two users" } else { "one user" };

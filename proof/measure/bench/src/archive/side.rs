@@ -66,8 +66,8 @@ impl Database {
         self.checked(concurrent::open(&self.uri(""))?)
     }
 
-    /// Opens a connection as [`Self::open`] does, makes an empty table, and fills the log once, so that it hardly
-    /// grows during the measurement.
+    /// Opens a connection as [`Self::open`] does, makes an empty table, and fills the log once, so that the log
+    /// hardly grows during the measurement.
     pub(super) fn prepared(&self) -> Result<Connection> {
         self.checked(concurrent::prepare(&self.uri(""))?)
     }

@@ -42,7 +42,7 @@ pub(super) fn crowd_time(effort: Effort) -> Duration {
     CROWD.mul_f64(part(effort)).max(LEAST_CROWD)
 }
 
-/// Creates an empty table in a database whose log was filled once, so that it hardly grows. Checks that
+/// Creates an empty table in a database whose log was filled once and hardly grows any more. Checks that
 /// Duralite's engine is active if the URI asks for it.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ pub struct Trace {
     pub written: [(u32, u32); 3],
     /// Table 5: milliseconds per statement, for DELETE, WAL and SQLite/PPL.
     pub latency_ms: [f64; 3],
-    /// The paper's table 6; `None` for AndroBench, which has no reads.
+    /// The paper's table 6; `None` for `AndroBench`, which has no reads.
     pub reads: Option<Reads>,
 }
 
