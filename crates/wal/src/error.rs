@@ -82,7 +82,7 @@ pub enum LogError {
          database again, and follow the log from that copy on"
     )]
     LostPlace {
-        /// The position after which the follower asked for transactions.
+        /// The follower asked for the transactions after this position.
         position: u64,
         /// The position before the first transaction in the log.
         oldest: u64,
@@ -102,8 +102,8 @@ pub enum LogError {
         /// The path of the database that the log was made for.
         owner: PathBuf,
     },
-    /// Somebody wanted a copy of a database to adopt a log. That would empty the log into the copy. But the database
-    /// that the log belongs to still needs pages that the log holds.
+    /// A copy of a database was to take over the log of its original. That would move pages from the log into the copy,
+    /// but the original still needs these pages.
     #[error(
         "log {} holds pages of its own database, which that database would lose: copy the log beside {} as \
          {}-duralite, and checkpoint that copy", log.display(), database.display(), database.display()
@@ -114,9 +114,9 @@ pub enum LogError {
         /// The copy.
         database: PathBuf,
     },
-    /// A file has replaced the database that the log belongs to, and programs that had the old file open have gone on
-    /// using the old file. The log has started over since it was made, or has merged changes into the old file. So some
-    /// commits may be in neither the log nor the new file, and the log applied to the new file would give a mixture.
+    /// A new file has replaced the log's database, while programs went on using the old file. The log no longer has
+    /// every commit since it was made: it has started over, or has merged changes into the old file. So some commits
+    /// may be in neither the log nor the new file, and applying the log to the new file would give a mixture.
     #[error(
         "{} has replaced the database of {} while that was in use, and this log no longer has all commits that the new \
          file may lack: restore a backup, or write what the log has into the file by duralite checkpoint --adopt",
@@ -205,8 +205,7 @@ pub enum LogError {
         /// The error message, which says whether the limit of the process or that of the system was reached.
         message: String,
     },
-    /// The base VFS, which this library calls for the database file, refused to read or write it. SQLite gets the
-    /// result code of that VFS.
+    /// The VFS below this library failed to read or write the database file. SQLite gets that VFS's result code.
     #[error("SQLite's own VFS returned error {code} for {op} of the database file")]
     BaseVfs {
         /// The operation.
@@ -227,7 +226,7 @@ pub enum LogError {
     Poisoned(String),
 }
 
-/// The classes of errors on which callers act.
+/// The kinds of errors that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// There is no space, because the medium is full or the log's limit is reached: the statement fails, and nothing is
@@ -259,7 +258,7 @@ impl LogError {
     }
 
     /// Returns whether a log or a region has another version of its format. Such a file is neither damaged nor lost,
-    /// because the build that wrote it can read it.
+    /// because a build that knows this version can read it.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         let Self::Format { source, .. } = self else { return false };

@@ -1,5 +1,5 @@
 //! Fault-injection hooks. With these hooks, tests record what a log does to its medium and its directory, or make an
-//! operation fail. So the tests exercise the same code that users run.
+//! operation fail. The code under test is the code that users run.
 //!
 //! A log looks for a hook only when it is opened. If there is no hook, the log uses its medium directly.
 
@@ -13,7 +13,8 @@ use duralite_medium::{MediumError, Nvm, Segment};
 /// A step of creating, opening or deleting a log's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileStep {
-    /// The log creates a file for a new log. The file has no name yet if the file system supports that.
+    /// The log creates a file for a new log. The file has no name yet, if the file system supports files without a
+    /// name.
     Create,
     /// A new log's file is synced, before it gets its name.
     Sync,
@@ -35,8 +36,8 @@ pub enum FileStep {
 
 /// The layer between logs and their media.
 pub trait Hook: Send + Sync {
-    /// Records a step that a log is about to make, or makes it fail. If this call returns an error, the log does not
-    /// make the step, and the step fails with that error.
+    /// A log calls this method before each step. A test can record the step, or make it fail: if this call returns an
+    /// error, the log skips the step and reports that error.
     ///
     /// # Errors
     /// The error with which the step shall fail.
@@ -74,13 +75,13 @@ pub trait Hook: Send + Sync {
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// Uninstalls a hook when it is dropped. Logs that were opened before that keep the hook.
+/// Uninstalls a hook when it is dropped. A log that is already open keeps the hook.
 pub struct Hooked {
     dir: PathBuf,
 }
 
-/// Installs a hook for a directory. The hook applies to the logs there that are opened from now on, and to the
-/// databases there that are mapped from now on.
+/// Installs a hook for a directory. From now on it applies to every log that is opened there, and to every database
+/// that is mapped there.
 #[must_use]
 pub fn hook(dir: &Path, hook: Arc<dyn Hook>) -> Hooked {
     let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);

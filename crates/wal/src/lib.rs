@@ -1,7 +1,7 @@
-//! Duralite's engines, which store SQLite's write-ahead log.
+//! Logs for Duralite, and the engines that store them.
 //!
-//! A VFS uses [`Log`]: one attached log, addressed by the byte offsets of the `-wal` file that SQLite believes it
-//! writes. Below the log, [`log::stream`] turns bytes into frames and decides when a transaction is sealed, and an
+//! A VFS uses [`Log`], an attached log. SQLite believes that the log is a `-wal` file, so [`Log`] takes byte offsets in
+//! that file. Below the log, [`log::stream`] turns bytes into frames and decides when a transaction is sealed, and an
 //! [`engine::Engine`] stores the frames. [`engines`] is the registry of engines, each with its [`engine::descriptor`].
 //! [`engine::media`] describes the media on which engines keep logs. [`placement`] finds, creates and identifies log
 //! files. [`engine::home`] is the layer between pages and the database file, [`engine::rollback`] stores rollback

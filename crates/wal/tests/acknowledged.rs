@@ -1,6 +1,5 @@
-//! Tests which write seals a transaction, and which committed frames a writer may write again. A writer may write
-//! frames again only if they are those of a transaction whose process died before it acknowledged the commit (invariant
-//! 15).
+//! Tests at which of SQLite's writes a transaction is sealed. Also tests which committed frames a writer may overwrite:
+//! only those of a transaction whose process died before it acknowledged the commit (invariant 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -89,7 +88,8 @@ fn the_write_that_seals_a_transaction_tells_of_it_and_no_other_does() {
         assert_eq!((sealed.commit, sealed.ticket), (commit, None));
         assert_eq!(u64::from(stream.engine().committed()), model.frames());
         assert_eq!(sealed.fill, stream.engine().fill());
-        // Another process, which has sealed nothing, learns that the transaction was acknowledged when it writes.
+        // When another process writes, it learns that the transaction was sealed, although it has sealed nothing
+        // itself.
         let known = other.engine().version();
         let second = model.transaction(&mut rng, false);
         let (at, bytes) = &second.writes[0];

@@ -63,7 +63,7 @@ fn a_database_without_an_archive_has_no_file_and_gets_one_when_it_is_enabled() {
     let owner = ArchiveFile::look(&fixture.database).expect("look").expect("there is one").owner;
     assert_eq!((&*owner.url, owner.generation, owner.token), (URL, 1, 7));
     assert!(fixture.open().is_of(&fixture.identity));
-    // The records of the database's logs stay when the archive moves.
+    // If the archive moves to another URL, the records of the database's logs stay.
     fixture.open().begin(&fixture.identity, A, false).expect("begin");
     ArchiveFile::enable(&fixture.identity, "file:///elsewhere", 2, 8).expect("enable");
     let records = fixture.open().records;
@@ -132,8 +132,8 @@ fn inv72_what_a_crash_has_torn_is_left_out_and_the_next_record_is_whole() {
     fixture.open().begin(&fixture.identity, A, true).expect("begin");
     let path = path_of(&fixture.database);
     let whole = std::fs::read(&path).expect("read");
-    // Do not test the cut that removes only the end of the line. The next writer adds that end again, and so
-    // completes the line.
+    // Do not test a cut that removes only the final newline. The next writer adds the newline, and so completes the
+    // line.
     for cut in whole.len() - 40..whole.len() - 1 {
         std::fs::write(&path, &whole[..cut]).expect("write");
         fixture.open().begin(&fixture.identity, B, false).expect("begin");
@@ -281,7 +281,7 @@ fn inv73_a_backlog_has_every_commit_behind_a_position() {
         }
         assert!(!backlog::write(&mut log, &NoDatabase, &fixture.identity, 12).expect("nothing to write"));
         let whole = std::fs::read(&path).expect("read");
-        // A reader notices whatever is missing or damaged before it reports the end.
+        // If anything is missing or damaged, a reader notices it before it reports the end.
         for at in (0..whole.len()).step_by(37) {
             let mut bad = whole.clone();
             bad[at] ^= 4;

@@ -78,8 +78,8 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Begins to attach a log while another process has locked it for itself, as a checkpoint does. While the attaching
-/// process waits, that other process does `work` on the log's file. Returns the result of attaching.
+/// Attaches a log that another process has locked exclusively, as a checkpoint does. While the attaching process waits
+/// for the lock, the other process does `work` on the log's file. Returns the result of attaching.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), LogError> {
     let place = Place::new(engine);
     let log = place.create();
@@ -169,7 +169,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         guard::mask(0, &mut page, id);
         std::fs::write(place.database(), page).expect("database");
         drop(log);
-        // Attach the log again and again, to meet the checkpoint at each of its steps.
+        // Attach the log many times, so that attaching coincides with each step of the checkpoint.
         std::thread::scope(|scope| {
             let newcomer = scope.spawn(|| {
                 loop {
@@ -204,8 +204,8 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
 }
 
-/// In this test the original is not where it was when the log was made. So only the segment shows that the original is
-/// on another device.
+/// The original is no longer where it was when the log was made. So only the segment shows that it is on another
+/// device.
 #[test]
 fn inv03_a_snapshot_does_not_share_the_log_that_its_original_uses() {
     for engine in [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR] {

@@ -1,7 +1,6 @@
-//! Tests of what SQLite before 3.41 writes when it has lost track of its checksums. SQLite overwrites pages of spilled
-//! frames in place, `ROLLBACK TO` truncates those frames, and the frames of the commit then have zeros as checksums.
-//! The engine must recover everything that was committed, and SQLite's own recovery must accept all of it (invariant
-//! 7).
+//! Tests of the wrong checksums that SQLite before 3.41 may write. SQLite overwrites pages of spilled frames in place,
+//! `ROLLBACK TO` truncates those frames, and the frames of the commit then have zeros as checksums. The engine must
+//! recover everything that was committed, and SQLite's own recovery must accept all of it (invariant 7).
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a failed expectation is a failed test")]
 
@@ -94,7 +93,7 @@ impl Rig {
         drop(log);
         let mut log = self.attach(id).expect("attach");
         assert_eq!(self.recover(&mut log), expected);
-        // From here on SQLite's checksums continue the checksums that it has read from the log.
+        // From here on, SQLite computes its checksums from the last one that it has read from the log.
         let mut bytes = [0; 8];
         let last = expected.len() as u32;
         assert_eq!(log.read(&NoDatabase, self.at(last) + 16, &mut bytes).expect("checksum"), 8);
@@ -128,9 +127,10 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         spill_and_go_back(&rig, &mut log);
         rig.frame(&mut log, 2, 0, 2, None);
         rig.frame(&mut log, 3, 3, 3, None);
-        // SQLite continues after frame 7, because it believes that it has overwritten frame 8. So it reads the checksum
-        // of frame 7, which is cut off. A real file would still hold the bytes that SQLite had spilled there. The read
-        // must succeed here too, because an error would fail a commit that every process can already see.
+        // SQLite believes that it has overwritten frame 8, and continues after frame 7. So it reads the checksum of
+        // frame 7, although that frame was truncated. A real file would still hold the bytes that SQLite had spilled
+        // there. The read must succeed here too, because an error would fail a commit that every process can already
+        // see.
         let mut bytes = [1; 8];
         assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);

@@ -1,4 +1,4 @@
-//! Tests of which databases may use which logs, for copies of the database, of the log, and of both (invariant 3).
+//! Tests which logs a database may use, if the database, the log or both were copied (invariant 3).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -78,7 +78,7 @@ fn inv03_a_copy_of_the_database_alone_does_not_take_the_log_wherever_the_origina
         fixture.copy("data/app.db", "copy/app.db");
         assert_eq!(fixture.claim("data/app.db"), Claim::Own);
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is there");
-        // The original was renamed, or is not mounted at the moment.
+        // The original is out of sight: it was renamed, or is not mounted at the moment.
         fs::rename(fixture.path("data"), fixture.path("renamed")).expect("rename");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is out of sight");
         assert_eq!(fixture.claim("renamed/app.db"), Claim::Own);
@@ -129,8 +129,8 @@ fn inv03_a_copied_directory_has_its_log_below_it_too() {
         fixture.copy("data/app.db", "copy/app.db");
         fixture.copy("data/app.db", "app.db");
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy/logs")), Claim::Copy);
-        // The original's log is in the directory `logs` below the original. Relative to the copied database, these
-        // copies of the log are in other places.
+        // The original's log is in the directory `logs` below the original. None of these copies of the log is in such
+        // a directory below the copied database.
         assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("logs")), Claim::Foreign);
         assert_eq!(fixture.claim_copy("app.db", &fixture.path("copy")), Claim::Foreign);
         fs::remove_dir_all(fixture.path("data")).expect("remove");
@@ -175,8 +175,8 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
             offline::checkpoint(&fixture.log.placement, &fixture.path("copy/app.db"), fixture.log.id, true)
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
-        // The log is put aside but not retired, because its own database still names it. If a crash had interrupted the
-        // checkpoint before the log was put aside, that database would have lost nothing.
+        // The log is put aside but not retired, because its own database still names it. So if a crash interrupts the
+        // checkpoint before the log is put aside, that database loses nothing.
         assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

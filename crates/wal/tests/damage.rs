@@ -27,7 +27,7 @@ fn options(sync: SyncMode) -> NvwalOptions {
     NvwalOptions { sync, block_bytes: BLOCK as u32, limit_bytes: 64 << 10, ..NvwalOptions::default() }
 }
 
-/// A log in its second generation, and every content that a reader of it may see.
+/// A log in its second generation, and each content that a reader may see.
 struct Committed {
     bytes: Vec<u8>,
     /// The content of the stream after each commit. The last one is the log's content.
@@ -49,8 +49,8 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     let mut rng = Rng(seed * 0x9E37 + 1);
     let mut model = Model::of_seed(seed, 512, 20);
     let mut prefixes = Vec::new();
-    // The log has to extend over several blocks. A transaction on b-tree leaves logs less, so commit more such
-    // transactions.
+    // The log has to extend over several blocks. Transactions on b-tree pages take less space in the log, so commit
+    // more of them.
     for transactions in [3, if seed.is_multiple_of(2) { 24 } else { 60 }] {
         let (offset, data) = model.restart();
         stream.write(&NoDatabase, offset, &data).expect("restart");
@@ -165,7 +165,7 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
 }
 
 /// If only one fence covers a whole commit, damage looks like a torn commit. The log may then end before the damage,
-/// but its content up to there is right.
+/// but the rest of its content is right.
 #[test]
 fn inv07_flipped_bits_leave_a_prefix_in_the_checksum_order() {
     for_seeds(8, |seed| {
@@ -200,8 +200,8 @@ fn inv12_a_file_that_was_cut_is_refused() {
 }
 
 /// Recovery refuses a log with a range of zeros, unless the zeros look like the log's end. They look like the end only
-/// if the range begins at or before the mark of a transaction, and covers the mark and everything after it that
-/// recovery examines. Even then, everything before the range is undamaged.
+/// if the range covers the mark of a transaction, and everything after the mark that recovery examines. Even then,
+/// everything before the range is undamaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -230,7 +230,8 @@ fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     }
 }
 
-/// Recovery never mistakes zeros over a part of a transaction, or over a link to a transaction, for the log's end.
+/// If zeros overwrite a part of a transaction, or a link to a transaction, recovery does not mistake them for the log's
+/// end.
 #[test]
 fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {

@@ -1,4 +1,5 @@
-//! Tests of following a log: what a follower reads, what it pins, and how it loses its place (invariant 16).
+//! Tests of following a log: what a follower reads, what it pins, and when the log no longer has its position
+//! (invariant 16).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -55,7 +56,7 @@ impl Fixture {
         Writer { log, model: Model::new(PAGE, PAGES), rng: Rng(16), keeps_time: self.keeps_time() }
     }
 
-    /// Attaches the log of a process that has died, and continues as its writer.
+    /// Attaches a log whose writer has died, and continues as its new writer.
     fn take_over(&self, dead: Writer) -> Writer {
         let Writer { log, model, rng, keeps_time } = dead;
         let id = log.id();

@@ -59,7 +59,7 @@ fn blocks_at(generation: u64, layout: Layout) -> Arc<RecordingBlock> {
             waldio::Slot { generation, wal_header, retired, file_bytes, position: generation, time_ms: 0 };
         block.write(waldio::slot_offset(generation), &slot.encode(ID)).expect("slot");
     }
-    // Everything is durable on the new device.
+    // Make all of it durable, by copying it to a new device.
     Arc::new(RecordingBlock::from_bytes(block.to_bytes(), superblock.block_bytes))
 }
 

@@ -1,6 +1,6 @@
 //! Golden files of the `nvwal` format. The tests check what each file means, and that the current code still writes the
-//! same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden::` writes the files again, which is
-//! only for a new version of the format.
+//! same bytes. For a new version of the format, `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden::`
+//! writes the files again.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

@@ -1,7 +1,7 @@
-//! The golden file of the `ppl` format. The tests check what the file means, and that the current code still writes
-//! the same bytes, except for the bytes that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-wal
-//! --test all golden_ppl::` writes the file again, which is only for a new version of the format. The stored file
-//! lacks the zeros at its end.
+//! The golden file of the `ppl` format. The tests check what the file means, and that the current code still writes the
+//! same bytes, except for the bytes that recovery rebuilds. For a new version of the format, `DURALITE_REGENERATE=1
+//! cargo test -p duralite-wal --test all golden_ppl::` writes the file again. The stored file lacks the zeros at its
+//! end.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

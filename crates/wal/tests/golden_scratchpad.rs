@@ -1,6 +1,6 @@
 //! The golden files of the `scratchpad` format. The tests check what the files mean, and that the current code still
-//! writes the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_scratchpad::` writes the
-//! files again, which is only for a new version of the format. The stored files lack the zeros at their ends.
+//! writes the same bytes. For a new version of the format, `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all
+//! golden_scratchpad::` writes the files again. The stored files lack the zeros at their ends.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

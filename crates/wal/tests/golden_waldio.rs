@@ -1,6 +1,6 @@
 //! Golden files of the `waldio` format. The tests check what each file means, and that the current code still writes
-//! the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_waldio::` writes the files
-//! again, which is only for a new version of the format. The stored files lack the zeros at the end of a log.
+//! the same bytes. For a new version of the format, `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all
+//! golden_waldio::` writes the files again. The stored files lack the zeros at the end of a log.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Logs that crashes have left, in a directory with the logs of many other databases.
+//! Tests of logs that crashes have left, in a directory with the logs of many other databases.
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use std::io;

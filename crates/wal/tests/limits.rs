@@ -159,8 +159,9 @@ impl Appender {
     }
 }
 
-/// The most bytes of the medium that an engine reads for a frame's page, however often SQLite wrote the page: a whole
-/// image, two pages of differences, the record with which the differences became more than that, and headers.
+/// The most bytes of the medium that an engine reads for a frame's page, however often SQLite wrote the page. At most,
+/// the engine reads a whole image, differences of two pages in total, one last difference, which exceeds this total,
+/// and headers.
 const DEAREST_READ: u64 = 4 * PAGE as u64 + 2 * 65 * 16;
 
 fn read_cost(stream: &mut WalStream<Nvwal>, nvm: &dyn Nvm, frame: u32, page: &mut [u8]) -> u64 {
@@ -230,8 +231,8 @@ fn a_page_written_a_thousand_times_is_cheap_to_read() {
         }
         let mut reopened = open(nvm.clone(), &options).expect("reopen");
         let mut dearest = 0;
-        // Read from the newest version to the oldest, so that no image that was just read is the base of the next
-        // one.
+        // Read from the newest version to the oldest, so that the image that was just read never helps to build the
+        // next one.
         for (i, expected) in versions.iter().enumerate().rev() {
             let mut found = vec![0; PAGE];
             dearest = dearest.max(read_cost(&mut reopened, nvm.as_ref(), i as u32 + 1, &mut found));

@@ -52,7 +52,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
                 stream.truncate(&NoDatabase, 0).expect("truncate");
             }
             1 | 2 if model.has_header() => {
-                // A rolled back transaction: SQLite writes only a part of it, without the page of its commit frame.
+                // Roll a transaction back: SQLite writes only a part of it, without the page of its commit frame.
                 let transaction = model.transaction(&mut rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -221,9 +221,9 @@ fn count(nvm: RecordingNvm, options: &NvwalOptions) -> u32 {
     Nvwal::open(Arc::new(nvm), Path::new("model"), options.clone()).expect("a sound log").transactions()
 }
 
-/// A power loss tears a transaction, and the transaction after it stays whole. Recovery ends before both. A new
-/// transaction then ends exactly where the whole one begins, and the power fails again, before the new terminator is
-/// durable.
+/// A power loss tears a transaction, and the transaction after it stays whole. For recovery the log ends before both. A
+/// new transaction then ends exactly where the whole one begins, and the power fails again, before the new terminator
+/// is durable.
 #[test]
 fn inv07_what_a_power_loss_left_behind_a_torn_transaction_never_counts_again() {
     // The torn transaction is in the first block, or reaches into a second block, which recovery frees.

@@ -19,7 +19,7 @@ use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::placement::{FileStep, Hook, hook};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogError, LogPlacement};
 
-/// Panics when this many more writes to the medium have been made. If the number is negative, never panics.
+/// The number of writes to the medium until a panic. A negative number means that there is no panic.
 #[derive(Debug, Default)]
 struct Fuse(AtomicI64);
 

@@ -1,4 +1,4 @@
-//! Tests that after a failure that leaves the log's state in doubt, nobody acknowledges a further commit (invariant
+//! Tests that after a failure that leaves the log's state in doubt, no process acknowledges another commit (invariant
 //! 9).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]

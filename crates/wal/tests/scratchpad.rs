@@ -1,5 +1,5 @@
-//! `scratchpad` on recorded memory: logs that share a region, rollback journals in the region, and what a crash leaves
-//! of both, in memory that needs flushes and in memory that does not.
+//! Tests of `scratchpad` on recorded memory, some of which needs flushes and some not: logs that share a region,
+//! rollback journals in the region, and what a crash leaves of both.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -182,7 +182,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(rig.taken(), 0, "pages that nobody has");
 }
 
-/// Starts log 0 over like a process that dies before it flushes the word that puts the new generation in force.
+/// Starts log 0 over, but does not flush the word that puts the new generation in force, as if the process had died.
 fn start_over_and_die(rig: &Rig, header: &[u8]) {
     let (log, id) = (rig.log(0), rig::superblock(0).head.log_id);
     let generation = read_active_word(log.load_u64(ACTIVE_OFFSET)) + 1;
@@ -196,7 +196,7 @@ fn start_over_and_die(rig: &Rig, header: &[u8]) {
     log.store_u64(ACTIVE_OFFSET, active_word(generation));
 }
 
-/// How a process comes upon the state that a dead process of its log has left.
+/// The situation in which a process finds the state that a dead process of the same log has left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Finder {
     /// Joins the others, with the slot that the dead process had.
@@ -269,8 +269,8 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
 }
 
 /// A process died in a commit after it had stored the link to its last entry, and another process gave its pages back.
-/// The next transaction got the same number, and put its last entry into one of these pages. Then a power loss made the
-/// dead process own its first page again. Recovery must still find the committed transaction.
+/// The next transaction got the same number, and put its last entry into one of these pages. Then a power loss brought
+/// back the dead process's ownership of its first page. Recovery must still find the committed transaction.
 #[test]
 fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() {
     let (rig, mut log, mut model, transaction) = small();
@@ -296,7 +296,8 @@ fn inv25_a_first_page_that_a_dead_process_left_hides_no_committed_transaction() 
     assert!(matches!(rig.look(0), Err(LogError::Corrupt { .. })));
 }
 
-/// A process died in a commit after it had stored the link to the transaction's first page. Then others took its pages.
+/// A process died in a commit after it had stored the link to the transaction's first page. Then other processes took
+/// its pages.
 #[test]
 fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let (rig, mut log, _, transaction) = small();
@@ -571,7 +572,7 @@ fn inv24_a_region_never_counts_fewer_logs_than_there_are() {
     assert!(cut > 100, "{cut} crashes in the middle");
 }
 
-/// Returns where the logs in a directory are, in memory that needs flushes.
+/// Returns the placement of logs in a directory, in memory that needs flushes.
 fn placement(dir: &Path) -> LogPlacement {
     let memory = Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() };
     let scratchpad = Some(media::Scratchpad { memory: memory.clone(), durable_on_store: false });

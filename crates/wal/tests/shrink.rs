@@ -165,7 +165,8 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
     }
 }
 
-/// Returns the file length in bytes that the slot of the generation in force promises, from the contents of the device.
+/// Finds the slot of the generation in force in the contents of the device, and returns the file length that the slot
+/// promises.
 fn promised(bytes: &[u8]) -> u64 {
     let slots = [4096, 8192].map(|at| Slot::decode(&bytes[at..at + 4096], duralite_format::LogId([9; 16])));
     slots.into_iter().flatten().max_by_key(|slot| slot.generation).expect("a slot").file_bytes
@@ -192,7 +193,7 @@ fn inv07_power_fails_at_each_step_of_giving_blocks_back() {
             let mut possible = vec![before.committed.clone(), Vec::new()];
             restart(&mut stream, &mut model);
             possible.push(model.committed.clone());
-            // Commit more than the file has kept space for, so that the file grows again.
+            // Commit more than fits into the space that the file has kept, so that the file grows again.
             while model.committed.len() < 700 << 10 {
                 commit(&mut stream, &mut model, &mut rng);
                 possible.push(model.committed.clone());

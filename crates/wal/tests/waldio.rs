@@ -88,7 +88,8 @@ struct History {
     block: Arc<RecordingBlock>,
     processes: Vec<WalStream<Waldio>>,
     model: Model,
-    /// The contents that a power loss may leave: from the last acknowledged transaction to the last sealed one.
+    /// The contents that a power loss may leave, from that of the last acknowledged transaction to that of the last
+    /// sealed one.
     possible: Vec<Model>,
 }
 
@@ -109,7 +110,7 @@ impl History {
     }
 
     /// Records that everything in the model so far is durable, so that a later power loss must leave all of it. Does
-    /// nothing for a log without blocks, whose header a power loss may take.
+    /// nothing for a log without blocks, because a power loss may destroy the header of such a log.
     fn settle(&mut self) {
         if !self.block.has_crashed() && self.block.len() > DATA_OFFSET {
             self.possible = vec![self.model.clone()];
@@ -128,7 +129,7 @@ impl History {
                 self.settle();
             }
             1 | 2 if self.model.has_header() => {
-                // A rolled back transaction: SQLite writes only a part of it.
+                // Roll a transaction back: SQLite writes only a part of it.
                 let transaction = self.model.transaction(rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -177,7 +178,8 @@ impl History {
         let lengths: Vec<_> = possible.iter().map(|model| model.committed.len()).collect();
         let index = index.unwrap_or_else(|| panic!("{context}: recovered {} of {lengths:?}", found.len()));
         assert!(contents(&mut next.processes[1]).expect("contents") == found, "{context}: processes differ");
-        // A second recovery restores the same content, whether or not the writes of the first one reached the device.
+        // A second recovery restores the same content, whether or not the writes of the first recovery reached the
+        // device.
         for image in [image, next.block.crash_at_random(seed)] {
             let world = World::new(
                 Arc::new(RecordingBlock::from_bytes(image, BLOCK)),
@@ -409,7 +411,7 @@ fn inv09_a_flush_that_fails_while_the_log_grows_stops_every_process() {
 }
 
 /// A device on which the next growth of the log fails. Before it fails, it waits, so that a committer has the time to
-/// commit. The committer must not do so.
+/// commit. A correct committer does not commit in this time.
 #[derive(Debug)]
 struct FailingGrowth {
     below: RecordingBlock,

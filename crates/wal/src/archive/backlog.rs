@@ -23,9 +23,9 @@ use crate::{DatabaseIdentity, Log, LogError};
 /// The number of bytes that one write or read transfers.
 const BUFFER: usize = 256 << 10;
 
-/// Writes the transactions of a log after a position into a new backlog beside the log's database. Returns whether
-/// there were any. The backlog is durable on return, and replaces an earlier backlog of the log. The caller keeps all
-/// other processes from using the log, and every transaction in the log is final.
+/// Writes the log's transactions after the position `after` into a new backlog beside the log's database. Returns
+/// `false` if there are no such transactions. The backlog is durable on return, and replaces an earlier backlog of the
+/// log. The caller keeps all other processes from using the log, and every transaction in the log is final.
 ///
 /// # Errors
 /// `Io`, `Corrupt`, `Poisoned`.
@@ -135,7 +135,7 @@ impl Backlog {
         Ok(Self { path: path.to_path_buf(), from, header, commit: None, seen, is_whole: false })
     }
 
-    /// Returns the header: the log, its page size, and the position before the first commit.
+    /// Returns the header: the log, its page size, and the position at which the backlog begins.
     #[must_use]
     pub fn header(&self) -> Header {
         self.header

@@ -1,5 +1,5 @@
-//! Opens, locks and changes `app.db-archive`. A process that has the file open holds an exclusive lock on it, and no
-//! other process can change the file meanwhile. So every process closes the file as soon as it has changed it.
+//! Opens, locks and changes `app.db-archive`. A process that has the file open holds an exclusive lock on it, which
+//! keeps all other processes from changing it. So every process closes the file as soon as it has changed it.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
@@ -21,8 +21,8 @@ use crate::{DatabaseIdentity, LogError};
 const LOCK_AT: i64 = 1 << 40;
 /// The number of attempts to take the lock, a millisecond apart. A process holds the lock only for a write and a sync.
 const TRIES: u32 = 2000;
-/// The size in bytes from which on `ArchiveFile::begin` forgets the earlier logs. The file becomes that long only if
-/// the database was closed very often without a sidecar. The database then begins a new line of logs.
+/// If the file is longer than this number of bytes, `ArchiveFile::begin` forgets the earlier logs, and the database
+/// begins a new line of logs. The file becomes that long only if the database was closed very often without a sidecar.
 const MOST_BYTES: usize = 256 << 10;
 
 /// An open and locked `app.db-archive`.
@@ -119,13 +119,14 @@ impl ArchiveFile {
         Ok(true)
     }
 
-    /// Returns whether the file was written for this database, and not for another database of which this one is a copy.
+    /// Returns whether the file was written for this database. Returns `false` if this database is a copy, and the file
+    /// was written for the original.
     #[must_use]
     pub fn is_of(&self, database: &DatabaseIdentity) -> bool {
         is_of(&self.records, database)
     }
 
-    /// Returns whether the file beside a database says that another primary has taken the archive of the database over.
+    /// Returns whether the file beside a database says that another primary has taken over the database's archive.
     /// Returns `false` if the file cannot be read.
     #[must_use]
     pub fn is_fenced(database: &DatabaseIdentity) -> bool {
@@ -133,7 +134,7 @@ impl ArchiveFile {
         found.is_some_and(|records| records.fenced.is_some() && is_of(&records, database))
     }
 
-    /// Records that another primary has taken the archive over. The record is durable on return.
+    /// Records that another primary has taken over the archive. The record is durable on return.
     ///
     /// # Errors
     /// `Io`.
@@ -147,15 +148,15 @@ impl ArchiveFile {
     /// `Format` for a URL that the file cannot hold; `Io`.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
         let failed = |error: io::Error| LogError::io("write", &self.path, &error);
-        // If a crash has torn the last line, keep that line, and end it here.
+        // If a crash has torn the last line, keep the torn line, and begin a new one.
         let mut new = if self.bytes.ends_with(b"\n") { Vec::new() } else { b"\n".to_vec() };
         new.extend_from_slice(&encode(&self.path, records)?);
         let end = self.bytes.len() as u64;
         hooks::step(FileStep::Record, &self.path).map_err(failed)?;
         let written = self.file.write_all_at(&new, end).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // Cut off the part of these lines that was written. Otherwise a process could believe that the recorded
-            // events have happened.
+            // Cut off the part of these lines that was written. Otherwise a process could later read records that this
+            // call has reported as failed.
             let _ = self.file.set_len(end);
             return Err(failed(error));
         }
@@ -164,7 +165,7 @@ impl ArchiveFile {
         Ok(())
     }
 
-    /// Cuts off the last lines, from the offset `at` on. [`Records::tail_of`] has returned that offset.
+    /// Truncates the file at the offset `at`, which [`Records::tail_of`] has returned.
     ///
     /// # Errors
     /// `Io`.
@@ -201,8 +202,7 @@ impl ArchiveFile {
         let kept: Vec<Record> =
             self.records.logs().skip_while(|record| record.log() != Some(log)).cloned().collect();
         self.delete_backlogs(|other| kept.iter().all(|record| record.log() != Some(other)))?;
-        // Keep the order of the file: the logs before the record of the owner, the records about the owner, the logs
-        // after it.
+        // Keep the order of the records: older logs, then the archive's owner, then newer logs.
         let (_, newer) = self.records.around_owner();
         let (older, newer) = kept.split_at(kept.len().saturating_sub(newer.len()));
         replace(database, &[older, &self.records.of_owner(), newer].concat())

@@ -1,10 +1,10 @@
 //! Reads and writes the files beside a database that has an archive, for the VFS and for the sidecar. [`ArchiveFile`]
-//! is `app.db-archive`, and [`backlog`] has the commits of closed logs that the archive may not have.
+//! is `app.db-archive`. A [`backlog`] holds those commits of a closed log that may be missing in the archive.
 //!
-//! `app.db-archive` exists if, and only if, somebody has enabled an archive for the database. The VFS records there
-//! which logs the database has had, and whether anything but these logs has changed the database. If a record is
-//! missing, the archive only has to make one more snapshot. So the VFS serves the database even if it cannot write the
-//! file (invariant 72).
+//! `app.db-archive` exists if, and only if, somebody has enabled an archive for the database. In this file the VFS
+//! records which logs the database has had, and whether anything but these logs has changed the database. If a record
+//! is missing, the archive only has to make one more snapshot. So the VFS serves the database even if it cannot write
+//! the file (invariant 72).
 
 pub mod backlog;
 mod file;
@@ -50,15 +50,15 @@ pub fn new_token() -> Result<u128, LogError> {
     Ok(u128::from_ne_bytes(token))
 }
 
-/// The most milliseconds to wait for the file system's clock. If the clock has not passed the file's time of
-/// modification by then, the file gets no stamp.
+/// How many milliseconds to wait until the file system's clock has passed the file's time of modification. If that
+/// takes longer, the file gets no stamp.
 const TICKS: u32 = 100;
 
-/// Returns the stamp of a database file without a guard: values of which at least one changes if somebody writes to the
-/// file. `page_1` is the file's first page. First waits until the file system's clock has passed the file's time of
-/// modification, so that any later write changes that time. The caller keeps others from writing during the call.
-/// Returns `None` if the file system stores such times only in whole seconds, if the clock does not pass the file's
-/// time soon, or if the path leads to another file.
+/// Returns the stamp of a database file without a guard. A stamp is a set of values, and any write to the file changes
+/// at least one of them. `page_1` is the file's first page. First waits until the file system's clock has passed the
+/// file's time of modification, so that any later write changes that time. The caller keeps others from writing during
+/// the call. Returns `None` if the file system stores such times only in whole seconds, if the clock does not pass the
+/// file's time soon, or if the path no longer leads to this file.
 ///
 /// # Errors
 /// `Io`.
@@ -73,8 +73,8 @@ pub fn stamp(database: &DatabaseIdentity, page_1: &[u8]) -> Result<Option<Stamp>
     Ok(None)
 }
 
-/// The lock that the sidecar of a database holds as long as it runs. The lock is on the database file itself, so the
-/// name by which a process opens the file does not matter. The kernel releases it when the process ends.
+/// The lock that the sidecar of a database holds as long as it runs. The lock is on the database file itself, so a
+/// process finds the lock under any name of the file. The kernel releases it when the process ends.
 pub struct SidecarLock(#[allow(dead_code, reason = "holds the lock")] OwnFile);
 
 /// The offset of the lock, far beyond the content of any database, and beyond SQLite's locks.
@@ -82,8 +82,8 @@ const SIDECAR_AT: i64 = 1 << 60;
 
 impl SidecarLock {
     /// Takes the sidecar's lock of the database at this path. Returns `None` if another process holds it. A process
-    /// that has SQLite connections to the database must not call this function. The lock keeps the file open, and
-    /// dropping the lock would release the locks of these connections.
+    /// that has SQLite connections to the database must not call this function. The lock keeps the file open. Dropping
+    /// the lock closes the file, which would release the locks of these connections.
     ///
     /// # Errors
     /// `Io`, `Medium`.

@@ -19,10 +19,11 @@ pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
 }
 
 /// Recomputes SQLite's checksums over all committed frames and compares them with the checksums stored at the commit
-/// frames. Returns the first commit frame whose stored checksum SQLite cannot have computed. In that case the page of
-/// this frame, or of an earlier one, is no longer what was committed. SQLite computes each checksum from the checksum
-/// of the frame before. A stored checksum may be wrong, and SQLite may have continued from the wrong one or from the
-/// true one, so this function accepts both. After a commit frame without a known checksum, it accepts any checksum.
+/// frames. Returns the first commit frame whose stored checksum SQLite cannot have computed. If there is such a frame,
+/// its page or the page of an earlier frame has changed since the commit. SQLite computes each checksum from that of
+/// the frame before. SQLite itself may have stored a wrong checksum, and computed the next one either from the wrong
+/// checksum or from the true one. So this function accepts both results. After a commit frame whose checksum is not
+/// known, it accepts any checksum.
 ///
 /// # Errors
 /// As [`crate::engine::LogReader::read_page`].
@@ -33,7 +34,7 @@ pub fn find_checksum_mismatch<E: LogFile + LogReader + ?Sized>(
     let Some(header) = engine.wal_header().copied() else { return Ok(None) };
     let mut page = vec![0; header.page_bytes as usize];
     let mut sum = header.checksum;
-    // The running checksum as SQLite itself has computed it, which may differ from the true one. `None` if it is not known.
+    // The running checksum that SQLite itself has, which may be wrong. `None` if it is not known.
     let mut believed = Some(sum);
     for number in 1..=engine.committed() {
         let frame = engine.frame(number).ok_or(LogError::Unexpected("a frame number"))?;

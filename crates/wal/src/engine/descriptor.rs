@@ -1,4 +1,4 @@
-//! An engine's descriptor: everything that the rest of the product knows about an engine.
+//! An engine's descriptor: all that the rest of the product knows about the engine.
 //!
 //! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`]. Inside this
 //! crate no other module names engines, except for the re-exports in `lib.rs` and an error that names a region. Tests,
@@ -43,8 +43,8 @@ pub struct Descriptor {
     pub writes_home: bool,
     /// The size of the engine's part of the segment, the memory that the processes using a log share.
     pub shared: SharedBytes,
-    /// Writes an empty log into a new file, which has no name yet. A log in memory is durable on return, as far as the
-    /// medium guarantees. A log on blocks is durable once the file has been synced, or after
+    /// Writes an empty log into a new file, which has no name yet. A log in memory is as durable on return as its
+    /// medium can make it. A log on blocks is durable once the file has been synced, or after
     /// [`harden`](crate::engine::LogWriter::harden).
     pub format: fn(&NewLog<'_>) -> Result<(), LogError>,
     /// Opens a log. If no other process uses the log, also recovers it.
@@ -56,8 +56,8 @@ pub struct Descriptor {
     /// Reads and checks the head of a log. The function gets the first [`HEAD_BYTES`] of the file, or all bytes if the
     /// file is shorter.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, LogError>,
-    /// Returns whether a log that no process uses is empty. An empty log holds no commits, and its home holds nothing that
-    /// the database file lacks. Returns `false` if the engine cannot tell.
+    /// Returns whether a log that no process uses is empty. An empty log holds no commits, and every page that the
+    /// engine stores outside the database file is also in that file. Returns `false` if the engine cannot tell.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
     /// Releases what a log owns outside its file, before the file is deleted. The caller has made sure that nobody
     /// uses the log or needs its contents.
@@ -68,8 +68,8 @@ pub struct Descriptor {
     /// Reads a log that may be damaged. Returns everything before the damage, and passes the intact transactions after it to
     /// the callback. Changes nothing.
     pub salvage: Salvage,
-    /// The longest time for which a commit may not be durable after its acknowledgement. Within this time the
-    /// background thread makes the commit durable. `None` if the engine needs no background work.
+    /// The longest time between the acknowledgement of a commit and the moment at which it is durable. The background
+    /// thread makes it durable within this time. `None` if the engine needs no background work.
     pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
 }
 
@@ -80,13 +80,13 @@ pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Sal
 pub type Walk =
     fn(&OpenFile<'_>, &dyn DatabaseFile, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, LogError>;
 
-/// The last connection that closes deletes a log on blocks that is longer than this, in bytes, even if the setting
-/// `on_close` says `keep`.
+/// If a log on blocks is longer than this number of bytes, the last connection deletes it on closing, even if the
+/// setting `on_close` says `keep`.
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
-    /// Returns whether making a new log is cheaper than attaching this one. It is cheaper if a process that attaches this log
-    /// would read a large part of the file to look for records after the log's end.
+    /// Returns whether making a new log is cheaper than attaching this one. Attaching a long log on blocks is
+    /// expensive, because recovery reads a large part of the file to look for records after the log's end.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
@@ -133,7 +133,7 @@ pub struct NewLog<'a> {
     pub options: &'a EngineOptions,
     /// The log's file, still empty.
     pub file: OpenFile<'a>,
-    /// The log's head: its id, and the database for which it is made.
+    /// The log's head, which states the log's id and its database.
     pub head: LogHead,
 }
 
@@ -160,9 +160,9 @@ pub struct Attaching<'a> {
     pub of_another: bool,
     /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
     pub is_new: bool,
-    /// For a process that is the only user of the log: the [`SharedBytes::zeroed`] bytes of the engine's part of the
-    /// segment, as the last process that used the log left them. `None` if those bytes are not known, or if the system
-    /// has been restarted since.
+    /// If this process is the only user of the log: the first [`SharedBytes::zeroed`] bytes of the engine's part of the
+    /// segment, as they were when the last user ended. `None` if they are not known, or if the system has been
+    /// restarted.
     pub left: Option<Vec<u8>>,
 }
 
@@ -203,8 +203,8 @@ impl LogPlacement {
 
     /// Returns the placement of an engine's logs in the directory `dir`. The engine's first medium is in `dir`. If that
     /// medium is memory, it counts as emulated memory. `media` supplies the other media that the engine needs. If the
-    /// engine needs memory for pages and `media` has none, the database is mapped as emulated memory, whatever
-    /// directory it is in.
+    /// engine needs memory for pages and `media` has none, the engine maps the database as emulated memory, in any
+    /// directory.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);

@@ -16,10 +16,10 @@
 //! | [`crate::log::offline`] | all | the database and the log to itself |
 //!
 //! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
-//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. A
-//! `read` may even run beside a `write` of the same page; SQLite then does not use the bytes that this `read` returns.
-//! Callers call a home on any thread, with or without their process's mutex of the log. A home never takes that mutex
-//! itself.
+//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run while another process runs `write`
+//! for other pages, or even for the same page. In the second case SQLite does not use the bytes that `read` returns. A
+//! caller may call a home from any thread, with or without its process's mutex of the log. A home never takes that
+//! mutex itself.
 //!
 //! # The header
 //!
@@ -43,12 +43,12 @@
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
 //!
-//! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on
-//! its other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) only
+//! Even an old header in the file has the correct magic number, page size and kind of guard. Nothing relies on its
+//! other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) only
 //! before it has opened the WAL. Once it has opened the WAL, it reads these fields again from page 1. A home makes sure
 //! that the file always has its whole first page, and so a complete header. If a power loss tears the header while the
 //! home writes it, the file may no longer name the log. But the log names its database, so Duralite still finds the
-//! log. Then `offline` drains it with the header that the home holds.
+//! log, and `offline` drains it with the header that the home holds.
 //!
 //! This library recovers a log without its home, so recovery of the log cannot repair the home, and the home must survive a
 //! crash by its own means. A home obeys the same invariants as the file: callers write to it only pages whose log records
@@ -87,8 +87,8 @@ pub trait DatabaseFile {
     /// `Io`, `BaseVfs`. Any part of `bytes` may then have been written.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Makes durable everything that was written through any descriptor. After an error nobody knows which earlier writes
-    /// are durable, and a second call that succeeds does not change that.
+    /// Makes durable everything that was written through any descriptor. After an error it is not known which earlier
+    /// writes are durable, even if a second call succeeds.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
@@ -134,9 +134,9 @@ pub enum Header {
 /// connection passes its own `file`. [This module](self) says which caller uses which method under which lock.
 ///
 /// A home passes errors of `file` on unchanged, so SQLite gets the result code of its own VFS. For an error of the home
-/// itself, SQLite gets the result code for the error's kind. If there is none, SQLite gets the I/O error of the
-/// operation. After a failed `sync` or `drain`, the caller writes everything committed again before the log starts over
-/// or the guard is lifted.
+/// itself, SQLite gets the result code for the error's kind, or the I/O error of the operation if the kind has no code.
+/// After a failed `sync` or `drain`, the caller rewrites everything committed before it starts the log over or lifts
+/// the guard.
 ///
 /// With a home, SQLite does not map the file into memory: `xFetch` returns no mapping, so SQLite reads instead. The VFS
 /// passes SQLite's hints about the size of the file to the home, not to the file.
@@ -151,8 +151,8 @@ pub trait Home: Send + Sync {
     /// Any; the statement fails.
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes a page. From then on `read` returns the new page in every process. If the header is in the file, `bytes` of
-    /// the first page begin after the header. The page is not durable on return.
+    /// Writes a page. From then on `read` returns the new page in every process. If the header is in the file, `bytes`
+    /// for page 1 begin after the header. The page is not durable on return.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
@@ -160,7 +160,7 @@ pub trait Home: Send + Sync {
 
     /// Makes durable what any process has written through this home. Makes `file` durable too, because [`Homed`] may
     /// have written the header directly to `file`. After this call, `read` finds all of these pages even after a power
-    /// loss, without the help of the log.
+    /// loss, even without the log.
     ///
     /// # Errors
     /// Any; the log keeps what it holds.
@@ -201,8 +201,8 @@ pub trait Home: Send + Sync {
     /// that, a program without this library finds the whole database in `file`, even after a power loss. The guard in
     /// `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes all
     /// other users of the database. If the process crashes during the call, `read` still returns the same pages. A
-    /// second call changes nothing. After the call the home may discard its own copy of the pages that `file` now has.
-    /// So nobody may drain the home into a copy of the database while the original still needs the log
+    /// repeated call changes nothing. After the call the home may discard its own copies of the pages, because `file`
+    /// has them. So a caller must not drain the home into a copy of the database while the original still needs the log
     /// ([`crate::log::offline`] refuses to).
     ///
     /// # Errors
@@ -210,8 +210,8 @@ pub trait Home: Send + Sync {
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
 }
 
-/// The database as its users see it. All access to `file` goes through the log's home, if there is one. Users see the
-/// guard as it is on disk.
+/// The database as its users see it. All access to `file` goes through the log's home, if there is one. The view
+/// includes the guard as it is on disk.
 pub struct Homed<'a> {
     file: &'a dyn DatabaseFile,
     home: Option<Arc<dyn Home>>,
@@ -224,9 +224,9 @@ impl<'a> Homed<'a> {
         Self { file, home }
     }
 
-    /// Writes the header of page 1 to the file as well, if the header in the file would otherwise be wrong for processes that
-    /// have not attached the log. It would be wrong after SQLite, outside of WAL mode, has changed the page size or the mode.
-    /// The caller has a home that holds the header.
+    /// Writes `bytes`, which begin page 1, to the file too, if they change fields of the header that other processes
+    /// read in the file. SQLite changes such a field when it changes the page size or the mode outside of WAL mode. The
+    /// caller has a home that holds the header.
     fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
         let mut old = [0; HEADER_BYTES];
@@ -247,9 +247,9 @@ impl<'a> Homed<'a> {
     }
 }
 
-/// Writes bytes of a home to the file, beginning at byte `offset`, except for the guard's own bytes. The guard's bytes
-/// stay as they are on disk, even if a power loss tears this write. The caller must prevent others from putting the
-/// guard on or lifting it during the call, for example by holding SHARED. The bytes are not durable on return.
+/// Writes a home's `bytes` to the file at the offset `offset`, but leaves the guard's own bytes as they are on disk.
+/// They stay unchanged even if a power loss tears this write. The caller must prevent others from putting the guard on
+/// or lifting it during the call, for example by holding SHARED. The bytes are not durable on return.
 ///
 /// # Errors
 /// As [`DatabaseFile::read`] and [`DatabaseFile::write`].
@@ -262,8 +262,8 @@ pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> R
     file.write(&bytes, offset)
 }
 
-/// Overwrites the bytes of the guard that are in `bytes` with those in the file. `bytes` begins at byte `offset` of
-/// page 1.
+/// Copies the guard from the file into `bytes`, as far as `bytes` contains the guard's place. `bytes` begins at byte
+/// `offset` of page 1.
 fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;
@@ -271,7 +271,7 @@ fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<
     Ok(())
 }
 
-/// Returns how many of `len` bytes from `offset` on are in the header.
+/// Returns how many of the `len` bytes from `offset` on belong to the header.
 fn of_header(len: usize, offset: u64) -> usize {
     let left = (HEADER_BYTES as u64).saturating_sub(offset);
     usize::try_from(left).map_or(len, |left| left.min(len))

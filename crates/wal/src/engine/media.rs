@@ -41,7 +41,7 @@ impl MemoryKind {
     }
 }
 
-/// The way in which stores to home pages, and to logs in the same memory, become durable.
+/// The way in which stores to pages of a mapped database, and to logs in the same memory, become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
     /// For each page, whichever of `WriteBack` and `WriteThrough` costs less.
@@ -96,7 +96,7 @@ pub struct Scratchpad {
 }
 
 impl Scratchpad {
-    /// Makes the memory of a directory on a DAX file system. The platform says whether cache lines have to be
+    /// Describes the memory in a directory on a DAX file system. Asks the platform whether cache lines have to be
     /// flushed.
     #[must_use]
     fn on_dax(dir: &Path) -> Self {
@@ -151,10 +151,10 @@ pub struct MediaOptions {
 }
 
 impl MediaOptions {
-    /// Checks combinations of settings.
+    /// Checks that emulated media have a directory.
     ///
     /// # Errors
-    /// A text that says what is missing, and how to name it.
+    /// A text that says which directory is missing, and which setting can name another one.
     pub fn check(&self) -> Result<(), String> {
         let nowhere = self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir();
         let emulated = [
@@ -169,8 +169,7 @@ impl MediaOptions {
         Ok(())
     }
 
-    /// Checks that the settings name a medium that `who` needs. Always succeeds for a medium that users need not
-    /// name.
+    /// Checks that the settings name a medium that `who` needs. Succeeds for a medium that needs no setting.
     ///
     /// # Errors
     /// A text that says how to name the medium.
@@ -188,8 +187,8 @@ impl MediaOptions {
             Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
                 self.check_named(Medium::LogMemory, "scratchpad=off")
             }
-            // These media have been named, or need no name: pages are always where the database is, and block files may be
-            // there too.
+            // The settings name the medium, or it needs no name: pages are always in the database's directory, and
+            // block files may be there too.
             Medium::LogMemory | Medium::HomeMemory | Medium::LogBlocks | Medium::Scratchpad => Ok(()),
         }
     }
@@ -363,7 +362,7 @@ impl MediaSet {
     }
 }
 
-/// Checks that a database in this directory can be mapped as its log's home (invariant 20).
+/// Checks that an engine can map a database in this directory as memory (invariant 20).
 fn check_home(memory: &Memory) -> Result<(), String> {
     let dir = if memory.dir.as_os_str().is_empty() { Path::new(".") } else { &memory.dir };
     check_directory(dir)?;

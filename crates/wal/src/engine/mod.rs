@@ -6,10 +6,11 @@
 //! calls `stage`, `seal` and `begin_generation` (invariant 11); SQLite's WRITE lock ensures this, across processes too.
 //!
 //! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
-//! drops frames gets that `file`. The file has no home in front of it, and its guard is visible. The file belongs to the
-//! connection, and an engine never keeps it. Nor does an engine open the file a second time, because inside SQLite, closing
-//! a second descriptor would release the locks held through the first. The engine reads the file under the same locks as a
-//! [`crate::engine::home`] does, on any thread, while other processes may write other pages.
+//! drops frames gets that `file`. The engine gets the bytes that are in the file, including the guard, and not those
+//! that a home returns. The file belongs to the connection, so an engine never keeps the reference. Nor does an engine
+//! open the file a second time: inside SQLite, closing a second descriptor would release the locks held through the
+//! first. An engine may read the file from any thread, under the same locks as a [`crate::engine::home`], while other
+//! processes write other pages.
 
 pub mod checksums;
 pub mod descriptor;
@@ -136,7 +137,7 @@ pub trait DurabilityWaiter: Send + Sync {
     fn wait_all(&self) -> Result<(), LogError>;
 
     /// Returns when there is space to seal a transaction of ordinary size without waiting. Only the holder of the WRITE
-    /// lock calls this method, so nobody else can use the space up before that holder seals.
+    /// lock calls this method, so no other writer takes the space before the holder seals.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
@@ -192,8 +193,8 @@ pub trait LogFile: Send {
     /// Returns how full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
-    /// Returns how full the log is, relative to its usual size. The log has that size as long as no transaction needs
-    /// more. The usual size is the log's limit, unless the engine lets a log grow beyond its usual size.
+    /// Returns how full the log is, relative to its usual size. The usual size is the log's limit, unless the engine
+    /// lets a log grow beyond its usual size when a transaction needs more.
     fn room(&self) -> Fill {
         self.fill()
     }
@@ -208,9 +209,10 @@ pub trait LogFile: Send {
     /// Returns SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
-    /// Starts the log over, with this header, or as an empty log without a header. The new generation is durable on return,
-    /// with one exception: in a log that has no blocks yet, a generation with a header becomes durable together with the
-    /// first blocks. The caller has synced everything committed so far into the database file (invariant 6).
+    /// Starts the log over, with this header, or as an empty log without a header. The new generation is durable on
+    /// return, with one exception: in a log that has no blocks yet, a generation with a header becomes durable together
+    /// with the first blocks. The caller has written everything committed to the database file, and has synced it
+    /// (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. On an error the old
@@ -222,8 +224,8 @@ pub trait LogFile: Send {
     ) -> Result<(), LogError>;
 
     /// Starts the log over with an empty generation, which is durable on return. Then shrinks the file to `keep_bytes`,
-    /// or to the size of a new log if that is larger. The caller has synced everything committed so far into the
-    /// database file (invariant 6).
+    /// or to the size of a new log if that is larger. The caller has written everything committed to the database file,
+    /// and has synced it (invariant 6).
     ///
     /// # Errors
     /// As [`LogFile::begin_generation`]. Failing to shrink the file is not an error.
@@ -232,8 +234,8 @@ pub trait LogFile: Send {
     /// Returns whether [`LogFile::clear`] would shrink the file.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
 
-    /// Declares that everything committed is in the database file and synced. A home may then discard what it still holds.
-    /// The declaration is durable on return.
+    /// Declares that everything committed is in the database file and synced, so that a home may discard its pages. The
+    /// declaration is durable on return.
     ///
     /// # Errors
     /// `Corrupt`, or an error of the medium.
@@ -310,8 +312,8 @@ pub trait LogWriter: Send {
     /// Returns whether frames are staged.
     fn has_staged(&self) -> bool;
 
-    /// Returns whether sealing may have to wait until all earlier transactions are durable, if the staged transaction
-    /// grows by `bytes` bytes.
+    /// Returns whether the staged transaction, after growing by `bytes` bytes, may be so large that sealing it has to
+    /// wait until all earlier transactions are durable.
     fn outgrows(&self, bytes: usize) -> bool;
 
     /// Drops everything staged.

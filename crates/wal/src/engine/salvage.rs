@@ -27,8 +27,8 @@ pub struct Damage {
     pub error: LogError,
     /// Offset in the log's file of the first byte that is not part of an intact transaction.
     pub from: u64,
-    /// Offset of the first intact transaction after the damage. `None` if there is none, or if the log's transactions are not
-    /// in byte order.
+    /// Offset of the first intact transaction after the damage. `None` if there is no such transaction, or if the order
+    /// of the transactions is not that of their offsets.
     pub until: Option<u64>,
 }
 
@@ -100,20 +100,20 @@ pub struct Salvaged {
     /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
     /// The pages whose version in the database file is newer than `point`, as far as the reader can tell. The log holds
-    /// no image of these pages as of `point`.
+    /// no image of these pages at `point`.
     pub newer: Vec<u32>,
-    /// The pages of which the log holds no image, and whose version in the database file may be older than `point`
-    /// (`ppl`).
+    /// Pages without an image in the log. Their version in the database file may be older than `point` (`ppl`).
     pub older: Vec<u32>,
-    /// The number of the newest transaction after the damage that is in the database file already, at least in part.
+    /// Among the transactions after the damage, the number of the newest one with a page that is already in the
+    /// database file.
     pub checkpointed: Option<u64>,
     /// The number of intact transactions after the damage.
     pub later: u64,
-    /// Whether the log is one sequence of transactions. A log of `ppl` is not: there a transaction after the damage may
-    /// also have changed pages of which the log has no trace any more.
+    /// Whether the log is one sequence of transactions. A log of `ppl` is not: in such a log, a transaction after the
+    /// damage may also have changed pages that no longer occur in the log.
     pub is_sequence: bool,
-    /// The number of transactions that are lost between `point` and the last intact transaction, as far as the log numbers
-    /// them.
+    /// The number of lost transactions between `point` and the last intact transaction; `None` if the number is not
+    /// known.
     pub missing: Option<u64>,
     source: Box<dyn Source>,
     journal: Option<Arc<dyn RollbackJournal>>,
@@ -125,7 +125,7 @@ struct Frames {
     newest: FxHashMap<u32, u32>,
 }
 
-/// Returns the page. If there is none, returns the error that says that the log does not hold the page.
+/// Returns the page, or the error for a page that the log does not hold.
 pub(crate) fn held<T>(page: Option<T>) -> Result<T, LogError> {
     page.ok_or(LogError::Unexpected("a page that the log does not hold"))
 }
@@ -138,7 +138,7 @@ impl Source for Frames {
 }
 
 impl Salvaged {
-    /// Makes the contents of a log whose transactions before the damage `engine` has applied.
+    /// Returns the contents of a log. `engine` has applied the log's transactions before the damage.
     #[must_use]
     pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
         let newest = engine.newest_frames();
@@ -207,8 +207,8 @@ struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// The pages that a transaction after the damage wrote and that the database file has with exactly these contents,
-    /// each with the number of that transaction.
+    /// Pages that a transaction after the damage wrote, if the database file has the same contents. The value is the
+    /// number of that transaction.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }
@@ -266,8 +266,8 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
     Ok(read == page.len())
 }
 
-/// Returns an error of the kind `Corrupt` as the damage that ends the readable part of the log. Fails with any other
-/// error, because then the log cannot be read at all.
+/// Returns an error of the kind `Corrupt`, which is the damage where the readable part of the log ends. Fails with an
+/// error of any other kind, because such an error prevents all reading of the log.
 pub(crate) fn damage_of(error: LogError) -> Result<LogError, LogError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }
@@ -287,7 +287,7 @@ impl Images {
         Self { page_bytes: page_bytes as usize, known: FxHashMap::default(), order: Vec::new() }
     }
 
-    /// Drops all images, because the transactions that are missing here may have changed the pages.
+    /// Drops all images, because the lost transactions may have changed the pages.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.order.clear();
@@ -421,7 +421,8 @@ impl Salvaged {
             if own.contains(&page_number) {
                 self.source.read(database, page_number, &mut page)?;
             } else if page_number > in_file {
-                // The log claims a page that exists nowhere, so the log is damaged. Leave a hole in the file.
+                // The log says that the database has this page, but the page exists nowhere. So the log is damaged.
+                // Leave a hole in the file.
                 absent.push(page_number);
                 if absent.len() > MOST_ABSENT {
                     let what = "the size that the log says the database has, with most of its pages nowhere";
@@ -496,7 +497,8 @@ impl RollbackJournal for Kept {
     }
 }
 
-/// The most pages that may be in neither the log nor the database file. Salvage does not believe a log that claims more.
+/// The most pages that may be in neither the log nor the database file. If more pages are missing, salvage fails,
+/// because the log is not plausible.
 const MOST_ABSENT: usize = 1 << 20;
 
 #[cfg(test)]

@@ -31,8 +31,8 @@ pub struct WalkedTransaction {
     pub last_frame: u32,
     /// Database size in pages after the transaction.
     pub db_pages: u32,
-    /// How the log ensures that the commit becomes durable only after the rest of the transaction: for
-    /// `nvwal` the kind of the commit mark, for `waldio` the layout.
+    /// How the log ensures that a commit becomes durable only after the rest of its transaction:
+    /// for `nvwal` the kind of the commit mark, for `waldio` the layout.
     pub order: &'static str,
     /// The transaction's records.
     pub records: Vec<WalkedRecord>,

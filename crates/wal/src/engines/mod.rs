@@ -20,8 +20,9 @@ pub static ENGINES: &[&Descriptor] =
 
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
-/// Adds engines of a program that links this crate, after those of the product. The program calls this once, before it
-/// opens the first database, because settings that were read before this call lack the settings of the new engines.
+/// Adds the engines of a program that links this crate to the list, after those of the product. The program calls this
+/// function once, before it opens the first database: settings that it read earlier would lack those of the new
+/// engines.
 ///
 /// # Errors
 /// One of the engines has a name or a magic number that is already used, or engines have been added before.
@@ -54,7 +55,7 @@ pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
     all().find(|engine| first_bytes.starts_with(&engine.magic))
 }
 
-/// Returns the placement of a log on these media, for the first engine that finds all its media there.
+/// Returns the placement of a log on these media, for the first engine that has all its media in the set.
 ///
 /// # Errors
 /// A text that says what is missing. The text is about the first engine whose media are all named in the settings. If there

@@ -29,7 +29,7 @@ use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError, placement
 /// wakes followers when transactions become durable.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// A transaction, as a follower reads it.
+/// A transaction that a follower has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedTransaction {
     /// The position after the transaction.
@@ -50,7 +50,8 @@ pub struct FollowedTransaction {
 pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     loop {
         let newest = segment.load(placement::ACKNOWLEDGED);
-        // The word holds the low half of the generation number, which wraps. So compare by the sign of the difference.
+        // The word holds only the low half of the generation number, which can overflow. So compare by the sign of the
+        // difference.
         let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
         if later || segment.compare_exchange(placement::ACKNOWLEDGED, newest, commit).is_ok() {
             break;
@@ -64,7 +65,7 @@ pub struct Follower {
     log: Log,
     database: Box<dyn DatabaseFile + Send>,
     process: ProcessId,
-    /// Whether this follower is the log's sidecar.
+    /// Whether this follower is the sidecar, which copies the log into an archive.
     is_sidecar: bool,
 }
 
@@ -115,7 +116,8 @@ impl Follower {
         if log.outside().is_some() {
             return Err(busy("only a user who may write its log can follow it"));
         }
-        // From here on this process uses the log, so no other process can be the only user of the log and delete it.
+        // Announce that this process uses the log. From here on no other process is the only user, and so none deletes
+        // the log.
         let failed = |source| LogError::Medium { path: log.segment_path().to_path_buf(), source };
         let used = |kind| log.segment().share_use(kind).map_err(failed);
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
@@ -158,23 +160,23 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // Only the newest transaction may not be final yet. Each earlier transaction is final, or was replaced, and
-            // a follower gets no replaced transaction.
+            // At most the newest transaction is not final yet. Each earlier one either is final or was replaced, and a
+            // follower gets no replaced transaction.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
             Ok(engine.position() - u64::from(open))
         })
     }
 
-    /// Returns the first transaction after a position; `None` if there is none yet. Positions may skip numbers, because a
-    /// transaction that was sealed, never acknowledged and then replaced is not returned.
+    /// Returns the first transaction after a position; `None` if there is none yet. The positions of the returned
+    /// transactions may have gaps, because this method does not return a transaction that was replaced.
     ///
     /// # Errors
     /// `LostPlace` if the log no longer has the transactions after the position, so that the caller has to copy the
     /// database again; `Corrupt`, `Poisoned`.
     pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, LogError> {
-        // Load the word that names the newest acknowledged commit before reading the log. The log, as it is read below,
-        // then holds that commit and all earlier ones.
+        // First load the word that names the newest acknowledged commit, and then read the log. In this order, the log
+        // that is read has that commit and all earlier ones.
         let acknowledged = self.own_log()?.acknowledged();
         self.log.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -215,9 +217,9 @@ impl Follower {
         oldest.map_or(Ok(()), |oldest| Err(LogError::LostPlace { position, oldest }))
     }
 
-    /// Pins a position, so that the log keeps everything after it. The new pin replaces the earlier one. It ends when
-    /// the log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its
-    /// process ends. Returns `false` if the log is about to start over past that position; the earlier pin then stays.
+    /// Pins a position, so that the log keeps everything after it. The new pin replaces the earlier one. A pin ends
+    /// when the log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its
+    /// process ends. Returns `false` if the log is about to start over past that position, and keeps the earlier pin.
     /// In that case the caller should read on while the log still has the transactions, and then pin again.
     ///
     /// # Errors
@@ -234,8 +236,8 @@ impl Follower {
         Ok(pinned)
     }
 
-    /// Returns whether a connection that wants to start the log over has asked followers to read beyond a position. To
-    /// answer, a follower reads on, keeps what it has read, and pins the position after that. Without an answer the log
+    /// Returns whether a connection that wants to start the log over has asked followers to read beyond a position. A
+    /// follower answers by reading on, keeping what it reads, and pinning its new position. Without an answer the log
     /// grows up to its limit.
     ///
     /// # Errors
@@ -289,9 +291,9 @@ impl Follower {
     /// these was sealed at `time_ms` (0 if unknown). The caller has made sure that the database has no other sidecar.
     /// If this follower is dropped, or its process dies, the log's users see that no sidecar runs.
     ///
-    /// With `durability=normal` or Group Synch, a power loss may take back commits that were acknowledged. The log may
-    /// then give their positions to other transactions. So after a start of the system the caller first compares the
-    /// log's transaction at `position` with the archive's.
+    /// With `durability=normal` or Group Synch, a power loss may undo acknowledged commits, and the log may give their
+    /// positions to other transactions. So after a start of the system the caller first compares the log's transaction
+    /// at `position` with the archive's.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -303,7 +305,7 @@ impl Follower {
 
     /// Acknowledges every transaction up to `position`, and wakes the commits that wait. The newest of these
     /// transactions was sealed at `time_ms` (0 if unknown). The caller has stored these transactions in the archive,
-    /// and has seen afterwards that no other primary has taken the archive over.
+    /// and has seen afterwards that no other primary has taken over the archive.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -312,9 +314,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns how much the archive lacks, and shows it to [`duralite top`](crate::placement::Glance). The sidecar has
-    /// read the log up to `position`. `held` is the part of this that it has not stored in the archive yet, and that
-    /// the log may no longer have. The result is the sum of `held` and what the log has after `position`.
+    /// Returns how much the archive lacks, and stores the result for [`duralite top`](crate::placement::Glance).
+    /// `position` is where the sidecar is in the log. `held` is what the sidecar has read before `position` and not
+    /// stored in the archive yet. The result is the sum of `held` and everything in the log after `position`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -324,7 +326,7 @@ impl Follower {
         Ok(behind)
     }
 
-    /// Tells the log's users that another primary has taken the archive over. From now on no waiting commit is
+    /// Tells the log's users that another primary has taken over the archive. From now on no waiting commit is
     /// acknowledged: each fails at once.
     ///
     /// # Errors
@@ -373,8 +375,8 @@ impl Drop for Follower {
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // A transaction is settled once another transaction was committed after it. The process that made the later commit
-    // had this transaction in its snapshot.
+    // A transaction cannot be replaced once another one was committed after it, because the later writer had it in its
+    // snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }
@@ -449,7 +451,7 @@ impl Log {
                 return Ok((engine.position(), None));
             }
             let origin = engine.origin();
-            // A transaction that was sealed and is not published yet may still be replaced, so nobody can wait for it.
+            // Find the newest published transaction. A later one may still be replaced, so no commit may wait for it.
             for sequence in (1..=engine.transactions()).rev() {
                 let found = engine.transaction_after(sequence - 1);
                 if let Some(found) = found

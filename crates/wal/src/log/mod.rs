@@ -29,8 +29,8 @@ use crate::shared::log_file;
 use crate::shared::pins::{Followers, PINS_OFFSET, Pins, Recycling};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
-/// The log of one database, attached by this process. A parameter `file` is always the database file, as described in
-/// [`crate::engine`].
+/// The log of one database, attached by this process. The parameter `file` of a method is always the database file, as
+/// described in [`crate::engine`].
 pub struct Log {
     kind: &'static Descriptor,
     stream: WalStream<dyn Engine>,
@@ -41,8 +41,8 @@ pub struct Log {
     segment_path: PathBuf,
     /// The log's file. Its `flock` tells other processes that the log is in use.
     file: OwnFile,
-    /// The logs of earlier databases that were renamed so that this log could get their name: the old and the new path
-    /// of each.
+    /// Other logs that were renamed because this log was to get their name: the old and the new path of each. They
+    /// belong to earlier databases.
     moved: Vec<(PathBuf, PathBuf)>,
     /// Whether this process made the log and has not made it durable yet.
     is_provisional: bool,
@@ -78,7 +78,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Returns a log that was opened and is not recovered yet, and the lock that keeps other processes from attaching it.
+    /// Makes a log from an opened one that is not recovered yet. Also returns the lock that keeps other processes from
+    /// attaching it.
     pub(crate) fn over(open: OpenLog, on_close: OnClose) -> (Self, Option<OwnFile>) {
         let recorder = open.recorder().map(Arc::new);
         let OpenLog {
@@ -149,8 +150,8 @@ impl Log {
         placement::is_deleted(&self.file)
     }
 
-    /// Returns the logs of earlier databases that were renamed so that this new log could get their name: the old and
-    /// the new path of each. Those logs are kept.
+    /// Returns the logs that were renamed because this new log was to get their name: the old and the new path of each.
+    /// They belong to earlier databases, and are kept.
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
@@ -350,14 +351,15 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Permit the log to start over. A follower may then lose transactions that it has not read yet, but
-            // otherwise the log would have to refuse every commit.
+            // Permit the log to start over, although a follower may lose transactions that it has not read yet.
+            // Otherwise the log would have to refuse every commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
     }
 
-    /// Truncates the stream, and with it the log's file. The caller must have synced the database file before (invariant 6).
+    /// Truncates the stream, and with it the log's file. The caller must already have synced the database file
+    /// (invariant 6).
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -382,18 +384,18 @@ impl Log {
         }
     }
 
-    /// Returns whether a write of `bytes` may make the open transaction so large that every transaction sealed before
-    /// it has to be durable first. In that case the write waits until they are durable, so a caller may want to call
-    /// [`DurabilityWaiter::wait_all`] before.
+    /// Returns whether a write of `bytes` may make the open transaction so large that it has to wait until every
+    /// earlier transaction is durable. A caller may want to call [`DurabilityWaiter::wait_all`] first, so that the
+    /// write itself need not wait.
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
     }
 
-    /// Returns whether the followers permit the log to start over. The holder of the WRITE lock calls this method.
-    /// After it returns `true`, no follower can pin a position that would keep the log from starting over. The VFS
-    /// calls this method before SQLite decides whether to start over, and each write or truncation that starts the log
-    /// over checks the followers again.
+    /// Returns whether the followers permit the log to start over. The holder of the WRITE lock calls this method. Once
+    /// it has returned `true`, no follower can pin a position that would keep the log from starting over. The VFS calls
+    /// this method before SQLite decides whether to start the log over. The write or truncation that does so checks the
+    /// followers once more.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
@@ -434,8 +436,8 @@ impl Log {
         Err(LogError::Busy { path: self.path.clone(), what })
     }
 
-    /// Returns whether a transaction may have been written since the log was made or truncated. That is so if the log has a
-    /// WAL header, because SQLite begins a WAL with a header.
+    /// Returns whether SQLite may have written a transaction since the log was made or truncated. If the log has no WAL
+    /// header, it has not, because SQLite writes the header first.
     #[must_use]
     pub fn was_begun(&self) -> bool {
         self.stream.engine().wal_header().is_some()
@@ -506,8 +508,8 @@ impl Log {
     }
 
     /// Returns the pages within the database's size that have committed frames, each with the number of its newest
-    /// committed frame, in ascending order of pages. With `last`, which is the last frame of a transaction, only frames
-    /// up to `last` count.
+    /// committed frame, in ascending order of pages. With `last`, the last frame of a transaction, this method
+    /// considers only frames up to `last`.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -567,14 +569,14 @@ impl Log {
 
 /// The first commit, and the last close.
 impl Log {
-    /// Returns whether the log was made just now and is not durable yet. The guard that names the log then has to be
-    /// provisional.
+    /// Returns whether the log was made just now and is not durable yet. In that case the guard that names the log has
+    /// to be provisional.
     #[must_use]
     pub fn is_provisional(&self) -> bool {
         self.is_provisional
     }
 
-    /// Makes a log durable that a provisional guard names. Also makes durable the log's name, and space for its first
+    /// Makes three things durable: a log that a provisional guard names, its directory entry, and space for its first
     /// transactions. The caller calls this method before the first transaction is written. Afterwards the caller can
     /// make the guard final.
     ///
@@ -594,7 +596,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns whether the last connection that closes leaves the guard and the log to the next connection.
+    /// Returns whether the guard and the log stay for the next connection when the last connection closes.
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
         let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
@@ -618,7 +620,7 @@ impl Log {
     /// `Io`.
     pub fn unlink(&mut self) -> Result<(), LogError> {
         let Some(path) = self.path_now()? else {
-            // The segment's name contains the log's id, so no other file has that name.
+            // Deleting this path is safe, because the name contains the log's id, and no other file has it.
             drop(std::fs::remove_file(&self.segment_path));
             return Ok(());
         };

@@ -84,10 +84,10 @@ pub fn checkpoint_copy(
 ///
 /// # Errors
 /// `Busy` if a process uses the log. `NoFirstPage` if the database's first page is damaged and neither the log nor its
-/// home holds that page. `Replaced` if the file has replaced the log's database, and the log lacks changes that the
-/// file may lack too; with `Afterwards::Keep` the log is applied all the same. `NotToAdopt` if the log has to be kept
-/// for another database, but the checkpoint would empty the log's home or remove its rollback journal. Otherwise as
-/// [`Log::attach`]. After a crash or an error, the database can be checkpointed again.
+/// home holds that page. `Replaced` if the file has replaced the log's database, and some changes may be in neither the
+/// file nor the log; `Afterwards::Keep` ignores this. `NotToAdopt` if the log has to be kept for another database, but
+/// the checkpoint would empty the log's home or remove its rollback journal. Otherwise as [`Log::attach`]. After a
+/// crash or an error, the database can be checkpointed again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -151,9 +151,8 @@ pub fn is_unused(database: &Path) -> Result<bool, LogError> {
 
 /// Lifts the guard of a database whose log is lost. After that the database is what the last checkpoint left. It lacks
 /// all later commits, and may be inconsistent if that checkpoint was interrupted. `examined` is the header
-/// ([`inspect`]) by which the caller has found that the log is lost. If the database has been used since, it may have
-/// another guard, and the log of that guard may have commits. So this function does not lift another guard (invariant
-/// 1).
+/// ([`inspect`]) that names the lost log. If the database was used after `inspect`, its header may name another log,
+/// which may have commits. So this function lifts no other guard (invariant 1).
 ///
 /// # Errors
 /// `Busy` if a process has the database open, or the header is not the one that was examined; `Io`.
@@ -191,8 +190,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// Returns the attached log. Returns `None` if the log could not be attached because it is only what a power loss has
-/// left of a new log. The database then has a provisional guard, which says that nothing has been committed in the log.
+/// Returns the attached log. Returns `None` if attaching failed and the database has a provisional guard: the file is
+/// only what a power loss has left of a new log, in which nothing was ever committed.
 fn or_nothing(
     attached: Result<OpenLog, LogError>,
     file: &dyn DatabaseFile,
@@ -218,10 +217,9 @@ fn busy(database: &Path) -> LogError {
     LogError::Busy { path: database.to_path_buf(), what: "a process has the database open; close it first" }
 }
 
-/// Returns whether a log is kept for its own database, which would lose something if a checkpoint wrote the log into a
-/// copy of that database. A home that shares the file holds no pages of its own, so nothing is lost there. The
-/// checkpoint would empty any other home. It would also play a rollback journal back into the copy, and then remove the
-/// journal.
+/// Returns whether writing the log into a copy of its database would take something from the original. It would, if the
+/// log has a home that stores pages outside the file, because the checkpoint would empty that home. It also would, if
+/// the log holds a rollback journal, because the checkpoint would play the journal back into the copy and remove it.
 fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();
@@ -229,8 +227,7 @@ fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
 }
 
 /// Returns whether the log has every change of its database since the log was made. That is so if the log has never
-/// started over, and no home has taken changes from it. Applying the log then brings up to date any copy of the
-/// database that was made since.
+/// started over, and no home has taken changes from it. Such a log brings any later copy of the database up to date.
 fn has_every_change(log: &Log) -> bool {
     log.first_position() == 0 && log.home().is_none()
 }

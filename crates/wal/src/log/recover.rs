@@ -69,7 +69,7 @@ pub(crate) fn recovered(
     match recovers {
         Recovers::Nobody => {}
         Recovers::ThisProcess if put_home(&mut log, file, database) => log.truncate(file, 0)?,
-        // SQLite also recovers the log if not everything could be written home.
+        // If this process could not write everything home, SQLite recovers the log too.
         Recovers::ThisProcess | Recovers::Sqlite => log.check_recovered(file)?,
     }
     Ok(log)
@@ -127,14 +127,14 @@ pub fn recover(
         // header wait until this process has checked the log, so the header does not change meanwhile.
         placement::collect_leftovers(file, placement, db);
     }
-    // The database's archive may not have the log's transactions, so recovery leaves them in the log.
+    // The database's archive may lack the log's transactions, so recovery leaves them in the log.
     let has_archive = identity::archive_of(&db.path).symlink_metadata().is_ok();
     let may = if has_archive { WriteHome::NotAllowed } else { WriteHome::Allowed };
     recovered(open, file, may, options, &db.path)
 }
 
 /// Writes everything in the log to the file. Returns whether that succeeded. After a failure, truncates the file to its
-/// earlier size. On a full disk, opening the database may need that space for something else.
+/// earlier size, because on a full disk SQLite may need the space to open the database.
 fn put_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> bool {
     let Ok(size) = file.size() else { return false };
     let is_home = write_home(log, file, database).is_ok();
@@ -193,9 +193,9 @@ impl DatabaseFile for Counted<'_> {
     }
 }
 
-/// Writes every committed page home and drains the home into the file. Returns how many pages of the file were written.
-/// The pages are durable on return. After an error or a crash the caller can repeat the call, because the log is
-/// unchanged.
+/// Writes every committed page to the database, and drains the home, if there is one, into the file. Returns how many
+/// pages of the file were written. The pages are durable on return. After an error or a crash the caller can repeat the
+/// call, because the log is unchanged.
 ///
 /// # Errors
 /// `NoFirstPage` if the database's first page is damaged and neither the log nor its home holds that page; the errors

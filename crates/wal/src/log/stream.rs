@@ -1,4 +1,4 @@
-//! The `-wal` file that SQLite believes it uses, served from an engine's frames.
+//! Imitates the `-wal` file that SQLite believes it uses, from an engine's frames.
 //!
 //! SQLite writes the log as a byte stream: a 32-byte header, then for each frame 24 bytes and a page. This module recognises
 //! the frames in those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included,
@@ -79,7 +79,8 @@ struct Cursor {
 struct OpenTransaction {
     first_frame: u32,
     headers: Vec<FrameHeader>,
-    /// The lowest frame whose page SQLite has overwritten in place. The headers from that frame on have old checksums.
+    /// The lowest frame whose page SQLite has overwritten in place. The headers of that frame and all later ones have
+    /// old checksums.
     rewritten_from: Option<u32>,
     /// The commit frame, once its page has been written.
     commit_frame: Option<u32>,
@@ -93,7 +94,7 @@ impl OpenTransaction {
     }
 
     /// Returns whether SQLite has written the checksums of all frames up to `last`. Also returns `true` if SQLite has
-    /// rewritten no header.
+    /// not rewritten any header.
     fn is_summed(&self, last: u32) -> bool {
         let count = (last - self.first_frame) as usize + 1;
         !self.was_rewritten || self.headers.iter().take(count).all(|header| header.checksum != UNKNOWN)
@@ -195,8 +196,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(done)
     }
 
-    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction and returns it. A write at
-    /// offset 0 starts the log over, so the caller must have synced the database file before (invariant 6).
+    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction and returns it. A write
+    /// at offset 0 starts the log over, so the caller must already have synced the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the write did not happen; other errors as the engine's.
@@ -225,8 +226,9 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }
     }
 
-    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log, so the
-    /// caller must have synced the database file before (invariant 6). A truncation after the last frame does nothing.
+    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log, so
+    /// the caller must already have synced the database file (invariant 6). A truncation after the last frame does
+    /// nothing.
     ///
     /// # Errors
     /// `Unexpected` for a truncation into committed frames; other errors as [`crate::engine::LogFile::begin_generation`].
@@ -253,8 +255,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
 
     fn refresh(&mut self) -> Result<(), LogError> {
         self.engine.refresh()?;
-        // The engine may have dropped the staged frames in a call that did not come through this stream. If so, forget the
-        // open transaction here too.
+        // A call that did not come through this stream may have made the engine drop the staged frames. If so, forget
+        // the open transaction here too.
         if !self.open.headers.is_empty() && !self.engine.has_staged() {
             self.open = OpenTransaction::default();
         }
@@ -353,8 +355,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             if frame > self.engine.committed() + 1 {
                 return Err(self.out_of_order("a frame behind the end of the log"));
             }
-            // The new transaction may replace only a transaction that was never acknowledged because its process died first
-            // (invariant 15).
+            // The new transaction may replace another one only if the other's process died before it acknowledged the
+            // commit (invariant 15).
             let (generation, last) = (self.acknowledged >> 32, self.acknowledged & 0xffff_ffff);
             if self.engine.version() >> 32 == generation && u64::from(frame) <= last {
                 return Err(LogError::Unexpected("a frame that would replace an acknowledged one"));
@@ -530,8 +532,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
-    /// Returns the checksum of the frame before `number`, if that checksum was the last one computed. Before frame 1,
-    /// returns that of the WAL header.
+    /// Returns the checksum of the frame before `number`, if that checksum was the last one computed. For frame 1,
+    /// returns the checksum of the WAL header.
     fn sum_before(&self, header: &WalHeader, number: u32) -> Option<Checksum> {
         if number == 1 {
             return Some(header.checksum);

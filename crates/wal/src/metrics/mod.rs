@@ -2,14 +2,14 @@
 //! by latency, and other events.
 //!
 //! Each process slot has a block of its own, to which only the slot's process writes. So no two processes write the
-//! same cache line, and a commit stores its counts without a system call. A reader may find numbers that a process left
-//! half updated when it died, or even invented numbers. That does no harm, because no decision depends on them.
+//! same cache line, and a commit stores its counts without a system call. A reader may find numbers that a dying
+//! process left half updated, or even invented numbers. That does no harm, because no decision depends on them.
 //!
-//! **A slot that is used again continues** the counts of its earlier process. So the sums over all blocks only grow
-//! until the segment is initialised again. Each initialisation has a number ([`INCARNATION`](crate::placement)), and
-//! each block stores the number of the initialisation since which it counts. Readers ignore a block with another number
-//! as stale. So nobody has to clear all blocks when the segment is initialised: each process clears its own block when
-//! it joins.
+//! **A process that takes over a slot** continues the counts of the slot's earlier process. So the sums over all blocks
+//! only grow until the segment is initialised again. Each initialisation has a number
+//! ([`INCARNATION`](crate::placement)). Each block stores the number of the initialisation after which it began to
+//! count, and readers ignore a block with an old number. So nobody has to clear all blocks when the segment is
+//! initialised: each process clears its own block when it joins.
 //!
 //! The blocks are at the end of the segment, after the engine's part. They are lost when the last process ends.
 
@@ -31,7 +31,7 @@ use crate::engine::{Fill, Led};
 pub const METRICS_BYTES: u64 = PROCESS_SLOTS as u64 * BLOCK_BYTES;
 const BLOCK_BYTES: u64 = LATENCIES + 8 * BUCKETS as u64;
 
-/// The tag. It identifies the initialisation of the segment since which the block counts; see [`tag_of`].
+/// The tag, which says after which initialisation of the segment the block began to count; see [`tag_of`].
 const TAG: u64 = 0;
 const PID: u64 = 8;
 /// The time at which the process joined, by the segment's clock, in nanoseconds.
@@ -54,7 +54,7 @@ const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 /// The number that distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
-/// Returns the tag of blocks that have counted since the segment was initialised for the `beginning`th time.
+/// Returns the tag of a block that began to count after the segment's initialisation number `beginning`.
 fn tag_of(beginning: u64) -> u64 {
     METRICS ^ beginning
 }
@@ -85,15 +85,15 @@ impl Filled {
 // A histogram of times. Each interval between two powers of two (in nanoseconds) is divided into eight buckets, so
 // longer times have wider buckets.
 //
-// A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, the width of
-// a bucket is at most an eighth of the times in it, so a percentile is at most an eighth too long. The last bucket also
-// counts times above its limit, 137 seconds.
+// A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, a bucket's
+// width is at most an eighth of any time in it. So a reported percentile exceeds the true one by at most an eighth. The
+// last bucket also counts times above its limit, 137 seconds.
 
 /// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
-/// The width of the narrowest buckets in nanoseconds, as the exponent of a power of two.
+/// The base-2 logarithm of the width of the narrowest buckets, in nanoseconds.
 const UNIT_BITS: u32 = 5;
-/// The number of buckets between two consecutive powers of two (in nanoseconds), as the exponent of a power of two.
+/// The base-2 logarithm of the number of buckets between two consecutive powers of two (in nanoseconds).
 const PART_BITS: u32 = 3;
 const PARTS: u64 = 1 << PART_BITS;
 
@@ -158,7 +158,7 @@ impl Histogram {
         self.counts.iter().enumerate().map(|(bucket, count)| (limit_of(bucket), *count))
     }
 
-    /// Returns the times that were counted since an earlier state of the same histogram.
+    /// Returns only the times that were counted after `earlier`, an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self::new(|bucket| self.counts[bucket].saturating_sub(earlier.counts[bucket]))
@@ -210,12 +210,12 @@ pub enum Counter {
     SchemaConflicts,
     /// Transactions that failed validation because the database had become smaller.
     ShrinkConflicts,
-    /// Transactions and waiting checkpoints that were refused because nobody could tell any more which pages others had
+    /// Transactions and waiting checkpoints that were refused because it was no longer known which pages others had
     /// written.
     UnknownConflicts,
     /// Transactions that began by reading and later had to wait for the WRITE lock, and got it.
     UpgradesWaited,
-    /// Transactions whose snapshots moved on to the newest commit when they began to write.
+    /// Transactions that got the newest commit as their snapshot when they began to write.
     SnapshotsMoved,
 }
 
@@ -253,12 +253,12 @@ impl Recorder {
     }
 
     /// Takes over the block for a process that has just got its slot. `beginning` identifies the current initialisation
-    /// of the segment; a block with the tag of another one is stale, and is cleared.
+    /// of the segment; a block with another tag is stale, and this call clears it.
     pub fn join(segment: Arc<dyn Segment>, base: u64, beginning: u64) {
         let own = Self::new(segment, base).words;
         let tag = tag_of(beginning);
         if own.load(TAG) != tag {
-            // An observer that reads while the process clears the block finds no block.
+            // While the tag is 0, observers ignore the block.
             own.store(TAG, 0);
             (8..BLOCK_BYTES).step_by(8).for_each(|word| own.store(word, 0));
         }
@@ -356,8 +356,8 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessMetrics
     })
 }
 
-/// Returns the metrics of all processes that have counted since this initialisation of the segment, including processes
-/// that have ended.
+/// Returns the metrics of all processes that have used the segment since its current initialisation, including
+/// processes that have ended.
 ///
 /// # Errors
 /// If the kernel does not report which processes are alive.

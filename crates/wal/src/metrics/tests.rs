@@ -1,4 +1,4 @@
-//! Tests with blocks that processes write one after the other, and that an observer reads.
+//! Tests in which processes write blocks one after the other, and an observer reads them.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Attaches a log: finds its file, waits for other processes that attach it, and locks it. This process then enters the
-//! log alone, or joins the processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides to
+//! Attaches a log. [`attach`] finds the log's file, waits for other processes that are attaching it, and locks it. Then
+//! this process either becomes the log's only user, or joins the processes that use it. [`super::whose`] decides to
 //! which database the log belongs, and [`how_to_enter`] whether any other process uses the log. If none does,
 //! `log/recover.rs` then decides who recovers the log. `create` opens a new log with the same [`Place`].
 
@@ -99,20 +99,20 @@ pub(crate) fn attach(
 
 /// Syncs a log in persistent memory, because somebody may have used the log as emulated memory on the same file system
 /// before. Emulated memory may have left two things that are not durable: blocks written for the first time, and stores
-/// that its persistency model did not flush. Without this sync, a commit that survives a power loss might follow a
-/// commit that does not.
+/// that its persistency model did not flush. Without this sync, a power loss might destroy a commit and keep a later
+/// one.
 fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
     file.sync_all().map_err(|error| LogError::io("sync", path, &error))
 }
 
 /// How a process enters a log.
 enum Entry {
-    /// Alone: this process has proved that no other process uses the log. It initialises the segment again.
+    /// This process has proved that no other process uses the log. It initialises the segment again.
     Alone {
         /// The engine's words as the last process that used the log left them; see [`left_of`].
         left: Option<Vec<u8>>,
     },
-    /// Together with the processes that use the log. The segment stays as it is.
+    /// This process joins the processes that use the log. The segment stays as it is.
     Join,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct OpenLog {
     pub(crate) is_of_another_boot: bool,
     /// The lock that keeps other processes from attaching the log until this process has checked it.
     pub(crate) attaching: Option<OwnFile>,
-    /// Logs that were renamed so that this log could get their name: the old and the new path of each.
+    /// Other logs that were renamed because this log was to get their name: the old and the new path of each.
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// Whether the log was made just now, and neither its file nor its name is durable.
     pub(crate) is_provisional: bool,
@@ -202,9 +202,9 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// Returns the same log, with the reason why a sync on the file systems of the log and of the database does not
-    /// make data durable, if there is one. For a log in emulated memory the file systems do not matter, because
-    /// emulated memory promises nothing that depends on them.
+    /// Adds to the log the reason why a sync on the file systems of the log or of the database does not make data
+    /// durable, if there is one. For a log in emulated memory the file systems do not matter, because emulated memory
+    /// promises nothing that depends on them.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -257,8 +257,8 @@ pub(super) struct Place<'a> {
     pub(super) path: &'a Path,
     pub(super) segment_path: PathBuf,
     id: LogId,
-    /// The number of the database's device. If a database adopts the log, the number is 0, because no other process has
-    /// to know the device then.
+    /// The number of the database's device. It is 0 if a database adopts the log, because in that case no other process
+    /// checks the device.
     device: u64,
 }
 

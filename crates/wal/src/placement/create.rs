@@ -16,9 +16,9 @@ use crate::{DatabaseIdentity, EngineOptions, LogError};
 /// Makes a log for a database that names no log. The log and its directory entry are durable on return, unless the log
 /// is provisional, in which case [`Log::harden`](crate::Log::harden) makes them durable later.
 ///
-/// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies during
-/// this call, it leaves nothing, or a log without commits, which [`find::collect`] deletes later. A power loss may also
-/// leave a part of a log that was not durable yet, which [`find::collect`] deletes too.
+/// Each file of the log gets its name only when it is complete, and the segment gets its name last. If the process dies
+/// during this call, it leaves nothing, or a log without commits, which [`find::collect`] deletes later. A power loss
+/// may also leave a part of a log that was not durable yet, which [`find::collect`] deletes too.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -40,14 +40,14 @@ pub(crate) fn create(
     let place = Place::new(placement, &path, id, db.device);
     let segment_path = place.segment_path.clone();
     let file = log_file::make_file(&placement.dir, &path, db)?;
-    // The file may have a name already, so lock it. Otherwise another process could take the file for the remains of a
-    // power loss and delete it.
+    // The file may have a name already, so lock it. Otherwise another process could mistake the file for one that a
+    // power loss has left, and delete it.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
     // A log can be provisional only if everything that belongs to the log is in its file. A power loss that destroys
     // the file then leaves nothing else of the log.
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
-        // Make the segment before the log, because the log may use all the space that is left.
+        // Make the segment before the log, because the log may take all the space that the file system has left.
         let shared = segment::create(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| LogError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
@@ -75,8 +75,8 @@ pub(crate) fn create(
 }
 
 /// Deletes what crashes have left of this database's logs. The database names no log. Before the first deletion, makes
-/// the database's header durable, so that the database names no log after a power loss either. No other process may be
-/// about to change the header.
+/// the database's header durable, so that the database names no log after a power loss either. The caller excludes
+/// processes that would change the header.
 pub(crate) fn collect_leftovers(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -132,8 +132,8 @@ fn is_free(path: &Path) -> bool {
     matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Returns an error that names the directory instead of the log's file. The error has occurred while a log was being made,
-/// and the file has no name yet.
+/// Returns an error that names the directory instead of the log's file. The error occurred while a log was being made,
+/// and the log's file has no name yet.
 fn at_directory(error: LogError, dir: &Path) -> LogError {
     match error {
         LogError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {

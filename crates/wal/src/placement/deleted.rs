@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A log whose file has no name any more, but is open in a living process.
+/// A log whose file was deleted, but is still open in a living process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedLog {
     /// The id of the process.
@@ -123,10 +123,10 @@ pub(crate) fn is_deleted(file: &File) -> bool {
 
 impl DeletedLog {
     /// Copies the log to `to`, with the mode and owner of its database `db`. The copy is durable on return. First tells
-    /// writers, through the segment (which may have been deleted too), that the log was deleted. A writer whose commit is
-    /// in the log checks this before it acknowledges the commit, and acknowledges nothing if it was told. So the copy holds
-    /// everything that any writer has acknowledged or will acknowledge. This method reads the log twice, and accepts the
-    /// copy if nothing changed between the two readings.
+    /// writers, through the segment (which may have been deleted too), that the log was deleted. Before a writer
+    /// acknowledges a commit, it checks whether it was told, and if so, it acknowledges nothing. So the copy holds
+    /// everything that any writer has acknowledged or will acknowledge. This method reads the log twice, and accepts
+    /// the copy if nothing changed between the two readings.
     ///
     /// If this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then
     /// lack a commit of a writer that was stopped for longer than the time between the two readings.
@@ -205,7 +205,7 @@ impl DeletedLog {
 }
 
 /// Copies files until two successive readings of all of them are the same. Returns `false` if that does not happen in
-/// time. Otherwise each copy is equal to its file at some moment between the two readings.
+/// time. If it returns `true`, each copy equals its file as it was at some moment between the two readings.
 fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;
@@ -236,8 +236,8 @@ fn is_same(from: &File, to: &File) -> io::Result<bool> {
     Ok(to.metadata()?.len() == length && compare(from, to, length, &mut |_, _| Ok(()))?)
 }
 
-/// Passes every piece that differs, with its offset, to `differs`. Returns whether no piece differed. A file that is truncated
-/// during the comparison counts as different.
+/// Calls `differs` with every piece that differs, and with the piece's offset. Returns whether all pieces are the same.
+/// A file that is truncated during the comparison counts as different.
 fn compare(
     from: &File,
     to: &File,

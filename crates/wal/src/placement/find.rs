@@ -26,7 +26,7 @@ impl LogPlacement {
     /// placement's engine. Returns `None` if that log is not in this directory.
     ///
     /// # Errors
-    /// `Io` if that cannot be determined, because a log that cannot be opened at the moment is not missing.
+    /// `Io` if a file that may be the log cannot be opened at the moment.
     pub fn find(&self, database: &Path, id: LogId) -> Result<Option<PathBuf>, LogError> {
         let is_it = |head: &Head| head.log_id == id && head.engine == self.engine;
         let with_id = names::with_id(&self.dir, database, id);
@@ -36,8 +36,8 @@ impl LogPlacement {
         for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
             match read_head(path) {
                 Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == self.engine => {
-                    // A file whose name contains the id is the log, or has a wrong name. Return it in both cases,
-                    // because attaching a file with a wrong name fails with the reason.
+                    // A file whose name contains the id is the log, or has a wrong name. Return it in both cases: if
+                    // the name is wrong, attaching the file reports that.
                     return Ok(Some(path.clone()));
                 }
                 Ok(_) => {}
@@ -84,7 +84,7 @@ fn scan(
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
             Ok(None) if is_of_other_version(&path, placement.engine, id) => return Ok(Some(path)),
-            // Skip logs that this user may not read, because they may belong to other databases, and be unreadable on
+            // Skip logs that this user may not read. They may be logs of other databases, with access denied on
             // purpose.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
@@ -94,8 +94,8 @@ fn scan(
     Ok(None)
 }
 
-/// Reads the head of a log. Returns `None` if no log has this name, or the file is not a log. Fails if that cannot be
-/// determined, because a log that cannot be opened at the moment is not missing.
+/// Reads the head of a log. Returns `None` if no log has this name, or the file is not a log. Fails if the file cannot
+/// be opened at the moment, because it may still be a log.
 fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     match open_and_read(path, false) {
         Ok((_, head)) => Ok(Some(head)),
@@ -111,8 +111,8 @@ fn is_illegible(path: &Path) -> bool {
 }
 
 /// Returns whether a file is the log with this id in another version of the engine's format. Every version has the id
-/// in the same place. A caller that attaches the log then gets an error that names the version. A damaged log does not
-/// count, because under a provisional guard it may be what a power loss left of a log without commits.
+/// in the same place. A caller that attaches the log then gets an error that names the version. Returns `false` for a
+/// damaged log, which under a provisional guard may be what a power loss left of a log without commits.
 fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     let Ok(file) = open_log(path, false) else { return false };
     let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
@@ -167,8 +167,8 @@ pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option
     Ok(None)
 }
 
-/// Deletes the logs without commits that were made for this database. The database names no log. Also deletes what a
-/// power loss has left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that
+/// Deletes the logs without commits that were made for this database, which names no log. Also deletes what a power
+/// loss has left of such logs. Keeps a log while a process uses it or is making it. With `scan`, also deletes logs that
 /// were made while the database had another name. Before the first deletion, calls `make_sure`, which has to confirm
 /// that the database durably names no log.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
@@ -251,7 +251,8 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// Returns the files that have the name of a log, whatever name the database had when the log was made.
+/// Returns the files that have the name of some log. The log's name may be from a time when the database had another
+/// name.
 fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item = PathBuf> {
     let logs = entries.iter().filter(|path| names::is_log_name(path));
     let is_named_after =
@@ -282,8 +283,9 @@ pub(super) fn free_plain_name(
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
-    // Make the log's longer name durable. If the lifting of the guard was not durable, a power loss may make the
-    // database name this log again. By its longer name the log can then be found, whatever file has the plain name.
+    // Make the log's longer name durable. After a power loss the database may name this log again, because the process
+    // that lifted the guard may not have made that durable. Duralite can then find the log by its longer name, although
+    // another log has the plain name.
     sync_names(plain)?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
@@ -303,8 +305,8 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok((file, head)) = open_and_read(path, true) else { return };
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
-        // The log may hold commits, which would come back if a power loss brought the log's name back. So sync the
-        // directory.
+        // Sync the directory. Otherwise a power loss could bring the log's name back, and with it the commits that the
+        // log holds.
         drop(log_file::remove(path, &names::segment(path, id)).and_then(|()| log_file::sync_names(path)));
     }
 }

@@ -1,15 +1,16 @@
 //! Inspects a log that other processes may be using. The inspection writes nothing, takes no lock and no process slot,
 //! and makes no process wait.
 //!
-//! If others write during a reading, the reading may mix two states. So a reading counts only if nothing relevant
-//! changed during it ([`look`]). If processes use the log, the reading goes through their segment, and does not count
-//! if the log started over meanwhile. If no process uses the log, the reading does not count if a process began to use
-//! the log meanwhile. The observer, which is the inspecting process, repeats a reading that does not count. A
-//! contradiction counts as damage only if no process uses the log (invariant 12).
+//! If others write during a reading, the reading may mix two states. So the observer, which is the inspecting process,
+//! repeats a reading if something relevant changed during it ([`look`]). If processes use the log, the observer reads
+//! through their segment, and repeats a reading during which the log started over. If no process uses the log, the
+//! observer repeats a reading during which a process began to use the log. A contradiction counts as damage only if no
+//! process uses the log (invariant 12).
 //!
 //! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may be initialised again
-//! or deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
-//! have written anything to the segment, so the observer uses its contents only as numbers to show.
+//! or deleted. So each glance at the log begins with a check that processes still use this segment. Any user who may
+//! write the database may have written anything to the segment, so the observer uses its contents only as numbers to
+//! show.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,7 +102,7 @@ pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Re
 
 /// The way in which an observer reads a log.
 pub enum Reading<'a> {
-    /// Through this engine, together with the processes that use the log.
+    /// Through this engine, while processes use the log.
     Along(Box<dyn Engine>),
     /// From the log at this path, which no process uses.
     Unused(&'a Path),
@@ -116,8 +117,8 @@ pub struct Looked<T> {
     pub in_use: bool,
 }
 
-/// Inspects a log with the function `read`, repeatedly until nothing has changed during a reading. `read` returns
-/// `None` if it notices itself that something has changed.
+/// Inspects a log: calls `read` repeatedly, until nothing changes during a call. `read` returns `None` if it notices a
+/// change itself.
 ///
 /// # Errors
 /// The error of `read`, if no process uses the log. `Busy` if processes change the log faster than it can be read, or
@@ -173,8 +174,8 @@ fn read_along<T>(
 struct Users {
     /// The word [`INCARNATION`] if living processes have a slot of the segment, otherwise `None`.
     living: Option<u64>,
-    /// The word [`INCARNATION`] if no living process has a slot, otherwise `None`. A process that has come and gone in
-    /// between has changed the word.
+    /// The word [`INCARNATION`] if no living process has a slot, otherwise `None`. If a process uses the log and ends
+    /// between two readings, the word differs.
     left: Option<u64>,
     /// Whether no process is attaching the log. An attaching process may be recovering the log.
     is_settled: bool,
@@ -209,10 +210,10 @@ fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
     LogError::Busy { path: path.to_path_buf(), what }
 }
 
-/// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the log.
-/// Calls `begin` at the start of each reading. A reading begins at the start of the log, so transactions that were visited
-/// before that call no longer count. While the log is in use, does not report the offsets of records and the order of
-/// commits.
+/// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the
+/// log. Calls `begin` at the start of each reading. A reading begins at the start of the log, so the caller must
+/// discard the transactions visited before that call. While the log is in use, does not report the offsets of records
+/// and the order of commits.
 ///
 /// # Errors
 /// As [`look`], and the error with which recovery would fail.
@@ -286,7 +287,7 @@ pub struct Watch {
     segment: FileSegment,
 }
 
-/// What an observer found at one look.
+/// What an observer has found in the segment at one moment.
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
@@ -297,8 +298,8 @@ pub struct Glance {
     /// The number of writes to the database file since the segment was initialised: writes of pages in checkpoints, and
     /// of the database's size at the ends of checkpoints.
     pub home_writes: u64,
-    /// How often writing or syncing the database file has failed. The count is reset to 0 when a checkpoint has again
-    /// written everything in the log to the database, or when the log becomes empty.
+    /// How often writing or syncing the database file has failed. The count returns to 0 when a checkpoint has written
+    /// everything in the log to the database, or when the log becomes empty.
     pub home_failures: u64,
     /// How much of the log the archive has.
     pub archived: Archived,
@@ -382,8 +383,8 @@ impl Watch {
             home_failures: self.segment.load(HOME_FAILURES),
             archived: ArchivedWords::new(&self.segment, ARCHIVED_OFFSET).look(),
         };
-        // The segment may have been initialised again during the look, so that this method has read blocks from before
-        // and after. In that case return nothing.
+        // If a process has initialised the segment again during this call, some blocks are from before and some from
+        // after. In that case return nothing.
         fence(Ordering::SeqCst);
         let same = beginning == beginning_of(self.segment.load(INCARNATION));
         Ok(same.then_some(glance))

@@ -1,14 +1,14 @@
 //! Attaches a log as a user who may only read the database (invariant 13).
 //!
 //! The process of such a user has no slot in the segment, because it maps the segment's memory without the right to
-//! change it. The process announces itself with locks of the kernel instead. While processes with slots are alive, it
-//! reads the log together with them, through the segment. If there are none, the log may be as a crash has left it. In
-//! that case this process determines for itself what recovery would find, and SQLite builds a private wal-index from
+//! change it. The process announces itself with locks of the kernel instead. While processes with slots are alive, this
+//! process reads the log through the segment, as they do. If there are none, a crash may have left the log unrecovered.
+//! In that case this process determines for itself what recovery would find, and SQLite builds a private wal-index from
 //! that.
 //!
 //! A process that wants to open the database never waits for such a reader. So it may initialise the segment again
 //! while a reader has it mapped. There is one exception: if a reader is in the middle of a transaction through the
-//! segment, the opening process uses the segment as it is. After the segment was initialised again,
+//! segment, the opening process uses the segment as it is. If the segment was initialised again,
 //! [`Outside::look_again`] gives the reader a new view of the log.
 
 use std::fs::File;
@@ -37,7 +37,7 @@ pub struct Outside {
     pub(super) segment_path: PathBuf,
     pub(super) file: OwnFile,
     pub(super) segment: Arc<FileSegment>,
-    /// Whether the reader reads through the segment, as the processes do that have slots in it.
+    /// Whether the reader reads through the segment, as processes with slots do.
     live: AtomicBool,
     /// The word [`INCARNATION`] of the segment when the reader last looked.
     incarnation: AtomicU64,
@@ -45,8 +45,8 @@ pub struct Outside {
     generation: AtomicU64,
 }
 
-/// Attaches, for reading only, a log that this process could not open for writing (error `denied`). Fails with
-/// `denied` if the process cannot open the log for reading either.
+/// Attaches a log for reading only. The caller tried to open the log for writing, and got the error `denied`. Returns
+/// `denied` if the log cannot be opened for reading either.
 pub(super) fn attach(
     placement: &LogPlacement,
     options: &EngineOptions,
@@ -89,14 +89,14 @@ pub(super) fn attach(
 }
 
 impl Outside {
-    /// Returns whether the reader reads through the segment, as the processes do that have slots in it.
+    /// Returns whether the reader reads through the segment, as processes with slots do.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Returns whether the segment has been initialised again since the reader last looked. If it has, what the reader
-    /// has read through the segment since then is not valid.
+    /// Returns whether the segment has been initialised again since the reader last looked. If so, the reader must
+    /// discard what it has read through the segment since it last looked.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         // Load the word after everything that the caller has read.
@@ -105,9 +105,9 @@ impl Outside {
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
-    /// Returns whether the log has started over since the reader opened it. Other processes do not wait for a reader
-    /// with a wal-index of its own, so what such a reader has read is not valid then. Returns `false` for a reader that
-    /// reads through the segment.
+    /// Returns whether the log has started over since the reader opened it. If so, a reader with its own wal-index must
+    /// discard what it has read, because other processes do not wait for such a reader. Returns `false` for a reader
+    /// that reads through the segment.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);

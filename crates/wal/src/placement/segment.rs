@@ -3,8 +3,8 @@
 //!
 //! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
 //! initialises the segment again clears that word first ([`clear`]) and stores it last ([`complete`]), so that no
-//! process joins in between. A segment from before the last start of the system is only what a power loss left, so no
-//! process joins it.
+//! process joins in between. No process joins a segment from before the last start of the system, because a power loss
+//! may have left only a part of it.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,28 +36,28 @@ pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGC");
 /// The kinds of media on which the log is used; 0 if unknown.
 const MEDIA: u64 = 8;
-/// How often syncing or writing the database file has failed. The count is reset to 0 when a checkpoint has again
-/// written everything in the log to the database, or when the log becomes empty.
+/// How often syncing or writing the database file has failed. The count returns to 0 when a checkpoint has written
+/// everything in the log to the database, or when the log becomes empty.
 pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged. The upper half of the word is the low half of the commit's generation, and
 /// the lower half is the commit's last frame.
 pub const ACKNOWLEDGED: u64 = 24;
 
-/// The end of the turn in which one process may start the log over, in nanoseconds of the segment's clock. The lowest
-/// bits are that process's slot.
+/// Until this time one process alone may start the log over. The time is in nanoseconds of the segment's clock, and the
+/// lowest bits of the word are that process's slot.
 pub const RESTART_UNTIL: u64 = 32;
 /// Before this time no transaction of a concurrent connection begins, so that the log can start over. The word has the
 /// format of [`RESTART_UNTIL`].
 pub const BEGINS_AFTER: u64 = 112;
-/// A time, in nanoseconds of the segment's clock. A transaction of a concurrent connection that began to write before
-/// this time has to end. The word is 0 if there has been no concurrent connection.
+/// A time, in nanoseconds of the segment's clock. A concurrent connection has to end its transaction if the transaction
+/// began to write before this time. The word is 0 if there has been no concurrent connection.
 pub const OVERDUE_BEFORE: u64 = 120;
 
 /// A word that says which guard is in the database's header, or that another log is about to replace this one. A
 /// connection stores this word under EXCLUSIVE when it changes the header. 0 if the guard is unknown or about to change.
 pub const GUARD_KIND: u64 = 48;
 
-/// The number of writes to the database file while its write-ahead log was in this log.
+/// The number of writes to the database file, counted by the processes that use this log.
 pub const HOME_WRITES: u64 = 56;
 /// What [`HOME_WRITES`] was when the last successful sync of the file began, plus 1. 0 if no sync has succeeded.
 pub const HOME_SYNCED: u64 = 64;
@@ -73,15 +73,15 @@ pub const DELETION_SEEN: u64 = 1;
 /// The bit of [`LOG_DELETED`] that a process sets before it copies the log.
 pub const DELETED_LOG_COPIED: u64 = 2;
 
-/// The id of the segment's log, in 16 bytes. The id identifies a deleted segment that a tool finds in `/proc`, because
-/// the path there may not show the id.
+/// The id of the segment's log, in 16 bytes. By the id, a tool can identify a deleted segment in `/proc`, where the
+/// path may not show the id.
 const LOG_ID: u64 = 96;
 
 /// Identifies the start of the system ([`boot`]) after which the segment was initialised; 0 if unknown.
 const BOOT: u64 = 72;
 
-/// The number of the device that the database is on; 0 if unknown. The device may get another number, so a process that
-/// is the only user of the log stores the number again.
+/// The number of the device that the database is on; 0 if unknown. The device may get another number later, so the
+/// log's first user stores the present number.
 const DEVICE: u64 = 128;
 
 /// Upper half: the number of times that the segment has been initialised. Lower half: the number of processes that have
@@ -95,7 +95,8 @@ const _: () = assert!(LOG_ID + 16 <= BEGINS_AFTER && OVERDUE_BEFORE < DEVICE && 
 const _: () = assert!(ARCHIVED_OFFSET + ARCHIVED_BYTES <= PINS_OFFSET);
 const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
 
-/// Returns where the metrics of processes begin, after an engine's part of `engine_bytes`, and where the segment ends.
+/// Returns two offsets: the beginning of the metrics of processes, and the end of the segment. `engine_bytes` is the
+/// size of the engine's part, which precedes the metrics.
 pub(super) fn metrics_of(engine_bytes: u64) -> (u64, u64) {
     let begin = (ENGINE_OFFSET + engine_bytes).next_multiple_of(64);
     (begin, begin + METRICS_BYTES)
@@ -126,8 +127,8 @@ pub(super) fn is_segment_of(file: &File, id: LogId) -> bool {
     is_complete(file) && file.read_exact_at(&mut of, LOG_ID).is_ok() && LogId(of) == id
 }
 
-/// Returns the first `bytes` of an engine's part as the last process to use the segment left them. Returns `None` if the
-/// system has been restarted since then, or the segment was never completed.
+/// Returns the first `bytes` of an engine's part, as they were when the last process stopped using the segment. Returns
+/// `None` if the system has been restarted since then, or the segment was never completed.
 pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
     let mut by = [0; 8];
     segment.read_exact_at(&mut by, BOOT).ok()?;
@@ -259,10 +260,10 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
 }
 
 /// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process uses
-/// words that may be from before a power loss. Returns `false` if this process has to use the segment as it is, because
-/// a reader without a process slot is in the middle of a transaction that relies on it. In that case no power loss can
-/// have happened: the reader's process was already running while processes with slots were alive. The words are then as
-/// after the death of any process, and say what is left to do.
+/// the old words, which a power loss may have damaged. Returns `false` if this process has to use the segment as it is,
+/// because a reader without a process slot is in the middle of a transaction through the segment. In that case there
+/// was no power loss since the words were stored: the reader's process was already running while processes with slots
+/// were alive. So the words are usable, as after the death of any process.
 ///
 /// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
 /// the word. So at least one of the two sees the other.

@@ -64,7 +64,7 @@ impl Head {
         Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in, device: meta.dev() })
     }
 
-    /// Returns the path of the database when the log was made, truncated if the path is very long.
+    /// Returns the path that the database had when the log was made. A very long path is truncated.
     pub(super) fn database(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
@@ -88,8 +88,8 @@ impl Head {
 
     /// Returns whether this database is a snapshot or a clone, and the log belongs to its original. The log names both,
     /// since their inode and birth time are the same. The original is then still where it was when the log was made,
-    /// and on another device than this database. A log on the device of this database does not count: it came along
-    /// with the database, and the original has a log of its own.
+    /// and on another device than this database. Returns `false` for a log on the same device as this database: that
+    /// log was copied with the database, and the original has its own.
     fn is_of_original_of(&self, db: &DatabaseIdentity) -> bool {
         self.device != db.device && self.original().is_some_and(|original| original.device != db.device)
     }
@@ -109,16 +109,15 @@ impl Head {
         is_missing && path.parent().is_some_and(Path::is_dir)
     }
 
-    /// Returns whether an open file with this head, at the path `log`, is a copy of the log that at most this database
-    /// can need. A log that was only moved to another file system looks like a copy, and its database may still need
-    /// it. So a copy counts only if it is of this very database or came along with it, or if the original database is
-    /// gone.
+    /// Returns whether an open file with this head, at the path `log`, is a copy of a log that no database except this
+    /// one can need. A log that was only moved to another file system looks like a copy, but its database may still
+    /// need it. So this method returns `true` only if the log belongs to this very database or was copied with it, or
+    /// if the original database is gone.
     fn is_spare_copy(&self, log: &Path, file: &File, db: &DatabaseIdentity) -> bool {
         self.is_copied(file) && (self.is_of(db) || self.came_along(log, db) || self.original_is_gone())
     }
 
-    /// Returns whether the log at this path is beside the database, and the file for which it was made had the path
-    /// that the database has now.
+    /// Returns whether the log is beside the database, and was made for a file that had the same path as the database.
     fn is_replaced(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         log.parent() == db.path.parent() && self.was_made_at(db.path_hint())
     }
@@ -141,7 +140,7 @@ impl Head {
 
     /// Returns whether somebody may have copied the log at this path together with the directory of this database. Such
     /// a log is in that directory, or in a directory below it. In the second case the directory of the original
-    /// database, if it still exists, must contain the same lower directory.
+    /// database, if it still exists, must contain a directory with the same relative path.
     fn came_along(&self, log: &Path, db: &DatabaseIdentity) -> bool {
         let dir = log.parent().and_then(|dir| dir.canonicalize().ok()).unwrap_or_default();
         let Some(Ok(below)) = db.path.parent().map(|beside| dir.strip_prefix(beside)) else { return false };
@@ -166,14 +165,13 @@ impl Head {
 pub(crate) enum Relation {
     /// The log was made for this very database file.
     Own,
-    /// This file has replaced the file of the log's database. The log is no copy, so it belonged to the old file until
-    /// now.
+    /// This file has replaced the file of the log's database. The log is no copy: it belonged to the old file.
     Replaced,
     /// The log is a copy, or belongs to another database.
     Other,
 }
 
-/// Checks that an open log is the one that this database names, and that the owner of the log's file may write the
+/// Checks that an open log is the one that this database names, and that the user who owns the log's file may write the
 /// database.
 pub(super) fn check_owner(
     path: &Path,
@@ -224,20 +222,20 @@ pub enum Claim {
 
 /// Decides what a database may do with the log that it names.
 ///
-/// A user may copy a database together with its log, while they are in use or after a crash. With such a copy the user
-/// gets what stock SQLite makes of a copy of a database and its `-wal`. But a copy of just the database must not take
-/// the log of its original. The original may be where this process cannot see it: renamed, not mounted, or in another
-/// user's directory. The original may also be open in this process, and opening and closing it here would release
-/// SQLite's locks on it. So this function does not open the original. Instead the log's file shows whether it was
-/// copied or moved, and its directory shows whether the database came with it.
+/// A user may copy a database together with its log, while they are in use or after a crash. Such a copy works as well
+/// as a copy of a database and its `-wal` does with stock SQLite. But a copy of just the database must not take the log
+/// of its original. The original may be where this process cannot see it: renamed, not mounted, or in another user's
+/// directory. The original may also be open in this process, and opening and closing it here would release SQLite's
+/// locks on it. So this function does not open the original. Instead the log's file shows whether it was copied or
+/// moved, and its directory shows whether the database came with it.
 ///
 /// # Errors
 /// `Io` if the log cannot be opened, `Format` if it is of another version.
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
     match open_and_read(&log.path, false) {
         Ok((file, head)) => Ok(Signs::of(log, &file, &head, db).claim()),
-        // Attaching the log will report what is wrong with this file. If the guard is provisional, there need not be a
-        // log at all.
+        // Attaching the log will report what is wrong with this file. Under a provisional guard there may be no log at
+        // all.
         Err(error) if error.says_none() && !error.is_other_version() => Ok(Claim::Foreign),
         Err(error) => Err(error),
     }
@@ -250,10 +248,10 @@ struct Signs {
     /// Whether the log has the name that this database's own log would have. A log that was found only by its id belongs to
     /// another database.
     is_named_after: bool,
-    /// Whether the log is a copy that at most this database can need; see `Head::is_spare_copy`.
+    /// Whether the log is a copy that no other database can need; see `Head::is_spare_copy`.
     is_copy: bool,
-    /// Whether the log is beside the database, and was made for another file that had the database's path before. Such a log
-    /// may be applied, because SQLite would also apply a `-wal` file in that place.
+    /// Whether the log is beside the database, and was made for an earlier file with the same path. The database may
+    /// use such a log, just as SQLite would apply a `-wal` file that it finds there.
     is_replaced: bool,
 }
 
@@ -295,9 +293,9 @@ pub(super) enum Fate {
     GoesIfTorn(LogError),
 }
 
-/// Decides by the first fitting row of the table under "A database that names no log" in the README. A log may be a
-/// copy. For example, somebody copies a directory while its database is being closed, and the copy of the database no
-/// longer names the copied log.
+/// Decides by the first fitting row of the table under "A database that names no log" in the README. The log may be a
+/// copy. For example, somebody copied a directory while a process was closing the database in it, and the copied
+/// database no longer names the copied log.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));

@@ -1,16 +1,16 @@
-//! The words in which the sidecar, the process that copies a log into an archive, tells the log's users how much of the
-//! log the archive has. Commits use the same words to wait for the archive (invariant 70).
+//! The words in which the sidecar, the process that copies a log into an archive, tells the log's users which part of
+//! the log is in the archive. Commits use the same words to wait for the archive (invariant 70).
 //!
-//! **How far.** The sidecar stores a position. The archive then holds every transaction up to that position, and the
-//! sidecar has seen afterwards that no other primary has taken the archive over. No two transactions of a log get the
-//! same position, so a commit only has to compare its own position with the stored one. A database has one sidecar, so
-//! a plain store of the word is enough.
+//! **How far.** The sidecar stores a position. It stores the position once the archive holds every transaction up to
+//! it, and once a later check has shown that no other primary has taken over the archive. No two transactions of a log
+//! get the same position, so a commit only has to compare its own position with the stored one. A database has one
+//! sidecar, so a plain store of the word is enough.
 //!
 //! **Sleeping.** A commit that is about to sleep makes a word of `WATCHES` odd, and then checks the position again. The
 //! sidecar stores the position first, and then reads the word. If the word is odd, the sidecar makes it even and wakes
-//! all commits that sleep on it. So one acknowledgement wakes a whole group, and no commit misses it. A commit chooses
-//! the word by its position ([`watch_of`]), so that an acknowledgement does not wake the hundreds of commits that wait
-//! for the next one. The sidecar may die between the two steps, so no commit sleeps longer than [`SLICE`] before it
+//! all commits that sleep on it. So one acknowledgement wakes a whole group, and no commit sleeps through it. The
+//! position of a commit determines its word ([`watch_of`]), so an acknowledgement does not wake the many commits with
+//! later positions. The sidecar may die between the two steps, so no commit sleeps longer than [`SLICE`] before it
 //! checks again.
 //!
 //! **Whether a sidecar runs.** The word `SIDECAR` names the sidecar's process slot. The kernel tells whether the process
@@ -29,7 +29,7 @@ const SIDECAR: u64 = 16;
 /// The number of bytes of pages that were committed and are not in the archive, when the sidecar last counted them.
 const BEHIND_BYTES: u64 = 24;
 /// The time at which the oldest transaction that is not in the archive was sealed, in milliseconds since 1970; 0 if
-/// there is no such transaction. The sidecar stores it together with `BEHIND_BYTES`.
+/// there is no such transaction. The sidecar stores this word together with `BEHIND_BYTES`.
 const BEHIND_SINCE: u64 = 32;
 /// The first of the words on which commits sleep.
 const WATCHES: u64 = 64;
@@ -46,13 +46,13 @@ pub const ARCHIVED_BYTES: u64 = 192;
 
 /// The low byte of `SIDECAR` while a sidecar runs. The other bytes are the sidecar's process slot.
 const RUNS: u64 = 1;
-/// The value of `SIDECAR` once another primary has taken the archive over.
+/// The value of `SIDECAR` once another primary has taken over the archive.
 const FENCED: u64 = 2;
 
 /// How long a commit sleeps before it checks the words again, because the sidecar may have died before it woke anybody.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// Returns the word on which the commit that ends at a position sleeps.
+/// Returns the word on which a commit with this position sleeps.
 fn watch_of(position: u64) -> u64 {
     WATCHES + position / WATCHED_TOGETHER % WATCH_COUNT * 8
 }
@@ -70,7 +70,7 @@ pub enum Sidecar {
     Runs,
     /// The sidecar's process has died.
     Died,
-    /// The sidecar has found that another primary has taken the archive over.
+    /// The sidecar has found that another primary has taken over the archive.
     Fenced,
 }
 
@@ -105,12 +105,12 @@ pub struct Archived {
 /// The part of a log that is not in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Behind {
-    /// The number of positions. It may be higher than the number of transactions.
+    /// The number of missing positions, which may be higher than the number of missing transactions.
     pub transactions: u64,
     /// The number of bytes of the pages that these transactions have written and that the log still has.
     pub bytes: u64,
-    /// The time at which the oldest of these transactions was sealed, in milliseconds since 1970. Only transactions
-    /// that are still in the log count. 0 if no such transaction is left, or if the log does not record the time.
+    /// The time at which the oldest of these transactions was sealed, in milliseconds since 1970. Ignores transactions
+    /// that are no longer in the log. 0 if there is no other transaction, or if the log does not record the time.
     pub since_ms: u64,
 }
 
@@ -126,10 +126,10 @@ impl Behind {
     }
 }
 
-/// The reason why a commit that waited is not known to be in the archive.
+/// Why a commit that has waited is not known to be in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotArchived {
-    /// Another primary has taken the archive over, so the archive will never have the commit.
+    /// Another primary has taken over the archive, so the archive will never have the commit.
     Fenced,
     /// The archive did not have the commit when the time limit ended. The sidecar was then in this state.
     Late(Sidecar),
@@ -201,7 +201,7 @@ impl ArchivedWords<'_> {
         self.wake_all();
     }
 
-    /// Withdraws this sidecar's announcement, unless another primary has taken the archive over.
+    /// Withdraws this sidecar's announcement, unless another primary has taken over the archive.
     pub fn withdraw(&self) {
         let own = RUNS | (self.segment.process_slot() as u64) << 8;
         let _ = self.segment.compare_exchange(self.base + SIDECAR, own, 0);
@@ -225,7 +225,7 @@ impl ArchivedWords<'_> {
         self.store(BEHIND_SINCE, since_ms);
     }
 
-    /// Stores that another primary has taken the archive over.
+    /// Records that another primary has taken over the archive.
     pub fn set_fenced(&self) {
         self.store(SIDECAR, FENCED);
         self.wake_all();
@@ -279,15 +279,15 @@ impl ArchivedWords<'_> {
             let watch = watch_of(position);
             let watched = self.announce_sleep(watch);
             if self.load(POSITION) >= position {
-                // The sidecar may have acknowledged the commit before this thread made the word odd. No other thread
-                // would then make it even soon, so make it even here.
+                // The sidecar may have acknowledged the commit before this thread made the word odd. In that case no
+                // other thread makes the word even soon, so make it even here.
                 self.wake(watch);
                 return Ok(());
             }
             let sidecar = self.sidecar();
             if sidecar == Sidecar::Fenced {
-                // A transaction that the sidecar acknowledged before another primary took the archive over stays
-                // acknowledged.
+                // If the sidecar acknowledged a transaction before another primary took over the archive, the
+                // transaction stays acknowledged.
                 let is_archived = self.load(POSITION) >= position;
                 return if is_archived { Ok(()) } else { Err(NotArchived::Fenced) };
             }

@@ -1,7 +1,8 @@
 //! Pages as chains of records: the index of an engine that logs differences.
 //!
-//! To build a page's image as of one of the page's records, the engine takes the last whole image before that record,
-//! and applies the records after it. The chains are only in memory, so an engine rebuilds them by scanning its log.
+//! To build a page's image at one of the page's records, the engine takes the last whole image before that record, and
+//! applies all records from there on up to that record. The chains are only in memory, so an engine rebuilds them by
+//! scanning its log.
 
 use std::collections::hash_map::Entry;
 
@@ -63,7 +64,7 @@ impl DeltaChains {
         }
     }
 
-    /// Sets whether to cache images of the pages that a scan finds from now on, as far as the cache has room. Recovery
+    /// Sets whether the next scans cache images of the pages that they find, as far as the cache has space. Recovery
     /// caches images, because it reads the newest image of each page next, and a page's records are scattered over the
     /// log. A process that only follows the log caches none, because it reads few of the pages that the scan finds.
     pub(crate) fn keep_images(&mut self, keep: bool) {
@@ -97,7 +98,7 @@ impl DeltaChains {
         self.index.record(self.index.record_of_frame(number)?)
     }
 
-    /// Returns the pages with committed frames, each with the number of its newest frame; ascending.
+    /// Returns the pages with committed frames in ascending order, each with the number of its newest frame.
     pub(crate) fn newest_frames(&self) -> Vec<(u32, u32)> {
         let mut pages: Vec<_> = self.index.newest_frames().into_iter().collect();
         pages.sort_unstable();
@@ -113,8 +114,8 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages the records of a transaction that a scan has found in the log at `at`. Does not update cached images by
-    /// these records; that happens when a page is read.
+    /// Stages the records of a transaction that a scan has found in the log at `at`. Does not update the cached images
+    /// of the pages. The engine updates them when it reads the pages.
     ///
     /// `Corrupt` if a frame leaves a gap, if the frames are not those of the transaction, or if a chain is longer than
     /// any valid chain. The last check keeps a damaged log from slowing down the reads of its pages.
@@ -143,9 +144,9 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// Stages one record that a scan has found. If the cache has an image of the page, uses `change` to bring the image
-    /// up to this record at once, because the scan has the record's bytes in memory, and reading them later would cost
-    /// a read of the device. Returns `false` in the cases in which [`DeltaChains::found`] fails for a record.
+    /// Stages one record that a scan has found. If the cache has an image of the page, uses `change` to apply this
+    /// record to the image at once: the scan has the record's bytes in memory, and a later read would have to get them
+    /// from the device. Returns `false` in the cases in which [`DeltaChains::found`] fails.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -232,8 +233,7 @@ impl DeltaChains {
         self.rebuild(page_number, number, page, apply)
     }
 
-    /// Rebuilds a page as of a record. Starts from the page's cached image, if the image includes no record after that
-    /// one.
+    /// Rebuilds a page at a record. Starts from the page's cached image, unless the image includes later records.
     fn rebuild(
         &mut self,
         page_number: u32,
@@ -345,9 +345,9 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
     header.apply(page, payload)
 }
 
-// The index of committed and staged records, in this process's memory. For each frame it has the record that holds the
-// frame, and for each record the page's earlier record to which the record's difference applies. Each process rebuilds
-// the index from the log.
+// The index of committed and staged records, in this process's memory. The index maps each frame to the record that
+// holds it. It also maps each record that is a difference to the page's previous record, to which the difference
+// applies. Each process rebuilds the index from the log.
 
 /// If a page's chain has this many differences, the page's next record is a whole image.
 pub(crate) const CHAIN_RECORDS: u32 = 64;
@@ -364,7 +364,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Returns whether the chain is longer, by a wide margin, than any that this program writes.
+    /// Returns whether the chain is far longer than any chain that this program writes.
     pub(crate) fn is_impossible(&self, page_bytes: u32) -> bool {
         self.chain_records > 2 * CHAIN_RECORDS || self.chain_bytes > 4 * CHAIN_PAGES * page_bytes
     }
@@ -549,8 +549,8 @@ impl Index {
         }
     }
 
-    /// Returns the records from which a page's image as of the record `number` is built, newest first. If `since` is
-    /// among them, returns `true` and only the records after `since`.
+    /// Returns the records from which the page's image at the record `number` is built, newest first. If `since` is one
+    /// of them, returns `true`, and only the records after `since`.
     pub(crate) fn chain(
         &self,
         number: RecordNumber,

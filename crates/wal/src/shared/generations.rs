@@ -36,8 +36,8 @@ impl InForce {
         Self { active: active_word(1), slot, origin, wal_header: None }
     }
 
-    /// Returns the byte ranges in the log of the generation's slot, of its origin, and of the word that puts it in
-    /// force.
+    /// Returns three byte ranges of the log: the generation's slot, its origin, and the word that activates the
+    /// generation.
     pub(crate) fn extents(&self) -> [(u64, u64); 3] {
         extents_of(self.slot.generation)
     }
@@ -107,7 +107,7 @@ pub(crate) fn flush(nvm: &dyn Nvm, generation: u64) {
     }
 }
 
-/// Returns the byte ranges in a log of this generation's slot, of its origin, and of the word that puts it in force.
+/// Returns three byte ranges of a log: this generation's slot, its origin, and the word that activates the generation.
 fn extents_of(generation: u64) -> [(u64, u64); 3] {
     [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
         .map(|(at, bytes)| (at, at + bytes as u64))

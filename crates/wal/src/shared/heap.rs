@@ -1,9 +1,9 @@
 //! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
 //!
 //! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link,
-//! state *in use*. Each step is durable before the next. So a crash leaves the block either linked, or without any link
-//! to it; recovery frees a block without a link. The table of states in NVRAM is the only copy. Processes share the
-//! table, and only the holder of SQLite's WRITE lock changes it (invariant 11).
+//! state *in use*. Each step is durable before the next. So after a crash the list either has a link to the block or
+//! has none, and without a link recovery frees the block. The table of states in NVRAM is the only copy. Processes
+//! share the table, and only the holder of SQLite's WRITE lock changes it (invariant 11).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ impl Heap {
         self.set_state(to, BlockState::InUse);
     }
 
-    /// Ends the list at a block, so that no block follows it. The end is durable on return.
+    /// Ends the list at a block. The change is durable on return.
     pub(crate) fn unlink_after(&self, block: u32) {
         self.store_link(block, 0);
     }
@@ -253,7 +253,7 @@ impl Heap {
         }
         let mut at = 0;
         while at < self.grown {
-            // Skip holes in the table, because a damaged log may claim far more blocks than it has.
+            // Skip holes in the table, because a damaged size word may give far more blocks than the log has.
             let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
             at = skipped.min(u64::from(self.grown)) as u32;
             let count = ((self.grown - at) as usize).min(TABLE_STEP);
@@ -315,8 +315,8 @@ impl Heap {
         None
     }
 
-    /// Allocates file space for more blocks: for a chunk, or for half as many blocks as the log has if that is more.
-    /// Returns the first new block.
+    /// Allocates file space for more blocks: for a chunk, or for half of the log's present number of blocks if that is
+    /// more. Returns the first new block.
     fn grow(&mut self) -> Result<u32, LogError> {
         let limit = self.limit_blocks();
         if self.grown >= limit {
@@ -353,8 +353,8 @@ impl Heap {
         u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
     }
 
-    /// Returns the number of blocks that stay if the file shrinks to `keep_bytes`. At least as many stay as a new log
-    /// has.
+    /// Returns the number of blocks that stay if the file shrinks to `keep_bytes`. The number is at least that of a new
+    /// log.
     pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
         let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
         let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
@@ -429,8 +429,8 @@ impl Heap {
 // The list of a generation's blocks, as far as this process has followed the links.
 
 /// Blocks in the order of the list. No block is in the list twice. In a damaged log, a link may lead back to a block
-/// that is in the list already. Readers refuse such a log. So following a damaged list takes at most one step for each
-/// block of the log with a valid header.
+/// that is in the list already. Readers refuse such a log. So a reader that follows a damaged list takes at most one
+/// step for each block with a valid header.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,

@@ -141,10 +141,10 @@ impl DatabaseIdentity {
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
 
-    /// Returns whether this process can trust a log's file, that is, whether the user who made the file may write the
-    /// database anyway. The process trusts the database's owner, its own user and the superuser. If the database's
-    /// group may write the database, the process also trusts a file that belongs to that group. If everybody may write
-    /// the database, it trusts every file.
+    /// Returns whether this process can trust a log's file, that is, whether the user who made the file is one who may
+    /// write the database anyway. The process trusts the database's owner, its own user and the superuser. If the
+    /// database's group may write the database, the process also trusts a file that belongs to that group. If everybody
+    /// may write the database, it trusts every file.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid

@@ -1,5 +1,5 @@
 //! Opens, identifies, locks, makes, names and deletes the file of a log, and makes it durable (invariant 13). The
-//! callers decide when to take these steps. No code here knows what a log holds.
+//! callers decide when to take these steps. This module does not interpret the contents of a log.
 //!
 //! A file with the name of a log may be any file, because a database's name may end like a log's. The file may even be a
 //! database that this process has open through some other SQLite or VFS. Closing any descriptor of such a database would
@@ -7,8 +7,8 @@
 //! out to be no log, the process keeps it open until the process ends. This costs at most one descriptor for each such
 //! file, and later checks read the file through that descriptor.
 //!
-//! Nothing here waits for a lock without limit, because another process may be stopped. Each function repeats an
-//! attempt as long as the caller's [`Pause`] permits.
+//! No function of this module waits for a lock without limit, because the process that holds it may be stopped. Each
+//! function repeats its attempt as long as the caller's [`Pause`] permits.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -31,10 +31,9 @@ use crate::{DatabaseIdentity, LogError};
 /// Length of an engine's magic number in bytes.
 const MAGIC_BYTES: u64 = 8;
 
-/// Length in bytes of the part of a log's file before the first transaction, in which the log describes itself.
+/// Length in bytes of the first part of a log's file, which describes the log and precedes its transactions.
 const BEGINNING: u64 = 12 << 10;
-/// A log that has not been used yet has at most this many bytes after that part. They are a table of blocks and the
-/// first blocks.
+/// The most bytes that an unused log has after `BEGINNING`: a table of blocks, and the first blocks.
 const SHORT: u64 = 4 << 20;
 
 /// Device and inode: while a file is open, no other file can get the same pair.
@@ -76,7 +75,8 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     }
 }
 
-/// Refuses a file that this process has already opened and found to be no log, unless the file has become a log since.
+/// Refuses a file that this process has already opened and found to be no log, unless the file has become a log in the
+/// meantime.
 fn check_kept(path: &Path, number: FileNumber, is_log: fn(&[u8]) -> bool) -> Result<(), LogError> {
     let kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let found = kept.iter().find(|(other, _)| *other == number);
@@ -104,8 +104,8 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // The call hardly ever fails for an open file. If it fails, keep the file open, whatever it is, because closing
-        // it might release locks.
+        // The call hardly ever fails for an open file. If it fails, keep the file open, because closing it might
+        // release locks.
         std::mem::forget(file);
         return;
     };
@@ -301,8 +301,8 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
 
 /// Deletes a file that turned out to be no log, if its contents are what a power loss leaves of a new log that was not
 /// yet durable. Also closes the file that it deletes, which is safe, because no connection holds locks on such a file.
-/// First calls `is_own`, which says whether the file belongs to the database. Calls `make_sure` immediately before the
-/// deletion.
+/// Deletes it only if `is_own` says that the file belongs to the database, and if `make_sure`, which is called last,
+/// returns `true`.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
     let Ok(meta) = path.symlink_metadata() else { return };
@@ -381,7 +381,7 @@ mod tests {
             assert!(is_locked(&path), "the locks were given back");
             assert_eq!(known(), 1);
         }
-        // The file may become a log later, as the file of a log that is being made does.
+        // The file may become a log later, because a process may be making one in it.
         database.write_all_at(b"A LOG!!!", 0).unwrap();
         drop(open(&path, false, is_log).expect("a log by its first bytes"));
     }

@@ -26,8 +26,8 @@ pub(crate) struct Reserved {
     pub(crate) first: u64,
     /// The most bytes that the log may need.
     pub(crate) capacity: u64,
-    /// The least number of bytes to reserve, if the system refuses `capacity` to this process. The mapping then still
-    /// reserves at least the file's length.
+    /// If the system refuses to reserve `capacity` bytes, the mapping reserves at least this many bytes, and at least
+    /// the file's length.
     pub(crate) least: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Chooses between non-temporal stores and ordinary stores that are flushed.
 //!
-//! The paper assumes that for a line that is written once, a non-temporal store costs less (Xu et al., JCST 2016,
-//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process now and then
-//! tries both ways and measures the time. The choice affects only speed, never what is durable at which point.
+//! The paper assumes that a non-temporal store is cheaper for a line that is written once (Xu et al., JCST 2016,
+//! section 5.2). But the costs depend on the memory, and no documentation states them. So the process sometimes tries
+//! both ways and measures the time. The choice affects only speed, not durability.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use crate::engine::media::HomeSync;
 const TRIED: u32 = 16;
 /// The most measurements that a [`Price`] keeps.
 const MEASURED: usize = 1024;
-/// The number of units from the end of one trial to the beginning of the next. With it, one unit of 128 uses the more
-/// expensive way.
+/// The number of units from the end of one trial to the beginning of the next. It is so large that only one unit of 128
+/// uses the more expensive way.
 const INTERVAL: u32 = 126 * TRIED;
 
 /// The measured cost of a line. `per_line` ignores the most expensive quarter of the measurements, because the machine
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(Price::default().per_line(), None);
     }
 
-    /// Runs units of one line each, with the given cost of each way. Returns for each unit whether it used non-temporal
-    /// stores.
+    /// Runs units of one line each. `back` and `through` are the costs of the two ways. Returns for each unit whether
+    /// it used non-temporal stores.
     fn run(choice: &Choice, units: u32, (back, through): (u64, u64)) -> Vec<bool> {
         let one = || {
             let mut work = choice.begin();

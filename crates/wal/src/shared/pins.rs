@@ -12,14 +12,15 @@
 //! may have stored a pin that it is about to withdraw. The stored decision keeps the writer from changing its answer
 //! because of that pin.
 //!
-//! **Requests.** A follower that copies what it reads to a slow store pins the position up to which that store has the
-//! log. While connections commit all the time, such a pin is never at the log's end, and the log would grow up to its
-//! limit. So a writer that wants to start the log over stores a position in `ASKED`: followers should read up to it,
-//! keep what they have read, and pin it. The word is only a request: a follower that does not answer keeps its pin.
+//! **Requests.** A follower may copy the log to a slow store, and pin the position that the copy has reached. If
+//! connections keep committing, such a pin never reaches the log's end, and the log grows up to its limit. So a writer
+//! that wants to start the log over stores a position in `ASKED`. This asks followers to read up to that position, keep
+//! in memory what they have read, and pin that position. The word is only a request: a follower that does not answer
+//! keeps its pin.
 //!
-//! If a writer dies after its announcement, the announcement stays in place. Until another writer starts the log over or
-//! asks again, followers may not pin positions before the announced one, although the log still has those transactions. No
-//! transaction is lost by that.
+//! If a writer dies after its announcement, the announcement stays. Followers then cannot pin earlier positions,
+//! although the log still has those transactions, until another writer starts the log over or asks again. No
+//! transaction is lost.
 //!
 //! **Sleeping.** A follower that is about to sleep makes `WATCH` odd. A process that acknowledges a commit and finds
 //! `WATCH` odd makes the word even and wakes all followers. If no follower sleeps, a commit only loads the word.
@@ -67,12 +68,12 @@ pub struct Recycling {
 pub enum Followers {
     /// No follower has pinned a position.
     None,
-    /// The log cannot start over now. A follower has not read to the log's end, and has answered no request since the
+    /// The log cannot start over now. Some follower has neither read to the log's end nor answered a request since the
     /// log last started over.
     Behind,
-    /// The log may be able to start over soon. Either the followers are at the log's end, or their pins no longer
-    /// count, or they have answered a request since the log last started over. A follower that has answered one request
-    /// is expected to answer the next while the holder of the WRITE lock waits.
+    /// The log can probably start over soon, for one of three reasons: the followers are at the log's end; the log
+    /// ignores their pins; or they have answered a request since the log last started over. A follower that has
+    /// answered one request is expected to answer the next while the holder of the WRITE lock waits.
     Answer,
 }
 
@@ -149,8 +150,8 @@ impl Pins {
     }
 
     /// If a living process has pinned a position before the log's end, asks followers to read up to the end. `pinned`
-    /// is the lowest position that a living process has pinned. Leaves an unanswered request as it is: if each attempt
-    /// moved the request, many processes would move it faster than a follower reads.
+    /// is the lowest position that a living process has pinned. Does not change a request that is not answered yet.
+    /// Otherwise many processes could move the request faster than a follower reads.
     #[must_use]
     pub fn ask(&self, pinned: u64, recycling: &Recycling) -> Followers {
         let Recycling { oldest, end, is_full } = *recycling;

@@ -260,8 +260,8 @@ impl Model {
                 writes.push((at(i) + 24, content.clone()));
             }
             if let Some(o) = overwritten.filter(|o| *o + 1 == i || (i == last && *o + 1 >= i)) {
-                // Insert this write before the writes of the commit frame, where SQLite puts it after a later
-                // spill.
+                // Insert this write before the two writes of the commit frame, because SQLite overwrites the page when
+                // it spills again.
                 let position = writes.len() - 2;
                 writes.insert(position, (at(o) + 24, frames[o].1.clone()));
             }

@@ -70,8 +70,9 @@ impl DatabaseFile for OpenDatabase {
     }
 }
 
-/// The database at a path. The first call opens the file, only for reading, because a log may not need the database. A
-/// process in which SQLite has the database open must not use this type: see [`crate::log::offline::inspect`].
+/// The database at a path. Opens the file, only for reading, at the first call, because some logs can be read without
+/// the database. A process in which SQLite has the database open must not use this type: see
+/// [`crate::log::offline::inspect`].
 pub struct DatabaseAt {
     path: PathBuf,
     open: OnceCell<OpenDatabase>,
@@ -119,8 +120,8 @@ impl DatabaseFile for DatabaseAt {
     }
 }
 
-/// The database file of a caller that has a log but no database file. Every call fails, so this type works only with
-/// engines whose logs hold whole pages, or everything needed to rebuild pages.
+/// Stands for the database file if the caller has only a log. Every call fails. So this type works only with engines
+/// whose logs hold everything needed to rebuild pages.
 pub struct NoDatabase;
 
 const NONE: LogError = LogError::Unexpected("a page that needs the database, with no database file");

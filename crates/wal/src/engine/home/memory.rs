@@ -1,10 +1,10 @@
 //! Database files as memory: one mapping of each file for all connections of a process.
 //!
-//! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of
-//! that kind. So the end of a mapping does not close its descriptor, and the next mapping of the file uses the same
+//! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are
+//! of that kind. So dropping a mapping does not close its descriptor, and the next mapping of the file uses the same
 //! descriptor. Only a closing connection that holds EXCLUSIVE closes the descriptor, because at that time no other
-//! connection of this process has a lock ([`close_left`], invariant 18). A child process begins with no mappings: it closes
-//! the inherited descriptors at once, which releases none of its own locks.
+//! connection of this process has a lock ([`close_left`], invariant 18). A child process begins with no mappings: it
+//! closes the inherited descriptors at once, which releases none of its own locks.
 //!
 //! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. It reserves no more,
 //! which leaves address space for many databases and everything else. If a file outgrows its mapping, the next caller maps
@@ -26,12 +26,12 @@ use rustix::io::Errno;
 use super::HomeKind;
 use crate::{LogError, hooks};
 
-/// The largest size in bytes of a mapped database, which is as many bytes as a processor can address.
+/// The largest size in bytes of a mapped database, the address space of a process.
 const MOST_BYTES: u64 = 1 << 47;
 /// The least address space in bytes to reserve for a small file.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The least address space in bytes to reserve if the process may not reserve more. It is the size of the largest
-/// memory pages that any kernel uses.
+/// The size in bytes of the smallest mapping, used if the system refuses to reserve more address space. It is the size
+/// of the largest memory pages that any kernel uses.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file that this process has open.
@@ -61,8 +61,8 @@ fn key_of(stat: &Stat) -> Key {
 }
 
 /// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All
-/// callers in this process share the mapping. If somebody has truncated the mapped file and an access has noticed
-/// it, callers that already have the mapping keep it, and new callers get a new one.
+/// callers in this process share the mapping. If an access has found that somebody truncated the mapped file, new
+/// callers get a new mapping, and earlier callers keep the old one.
 ///
 /// # Errors
 /// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.
@@ -145,8 +145,8 @@ pub(super) fn map_open(
     }
 }
 
-/// Allocates space for the holes of a file. A store into a hole allocates space, and cannot report that there is
-/// none. The file keeps its size, because another process may be changing it.
+/// Allocates disk space for the holes of a file. Otherwise a store into a hole would have to allocate the space, and a
+/// store cannot report that the disk is full. The file keeps its size, because another process may be changing it.
 fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {

@@ -1,10 +1,11 @@
 //! Rollback journals: an engine may keep SQLite's `-journal`, as it keeps SQLite's `-wal`.
 //!
-//! In the journal modes DELETE, TRUNCATE and PERSIST, SQLite copies the pages that a transaction is about to change to a
-//! journal, syncs the journal, and then changes the database. To commit, SQLite invalidates the journal: it deletes the
-//! journal, truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that
-//! reads the database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes, but does not
-//! interpret them. Only SQLite interprets them, and [`play_back`], which rolls a transaction back without SQLite.
+//! In the journal modes DELETE, TRUNCATE and PERSIST, SQLite copies the pages that a transaction is about to change to
+//! a journal, syncs the journal, and then changes the database. To commit, SQLite invalidates the journal: it deletes
+//! the journal, truncates it to nothing, or overwrites its header with zeros. A journal that a crash leaves is *hot*:
+//! the next connection that reads the database writes the pages back. An engine with a [`RollbackJournal`] stores the
+//! journal's bytes, but does not interpret them. Only SQLite interprets them, and [`play_back`], which rolls a
+//! transaction back without SQLite.
 //!
 //! A journal in a log is valid only while the guard names that log (invariant 21), so a database without a guard has no such
 //! journal.
@@ -73,8 +74,8 @@ pub trait RollbackJournal: Send + Sync {
     fn delete(&self) -> Result<(), LogError>;
 }
 
-/// Returns whether a journal may be hot, by SQLite's own criterion: a journal is not hot if it is empty or begins with a
-/// zero byte.
+/// Returns whether a journal may be hot, by SQLite's own criterion: an empty journal, or one that begins with a zero
+/// byte, is not hot.
 ///
 /// # Errors
 /// As [`RollbackJournal::read`].
@@ -100,10 +101,11 @@ pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd
 const HEADER_BYTES: usize = 28;
 /// The first of the bytes on which SQLite takes its locks. SQLite never uses the page that contains them.
 const PENDING_BYTE: u64 = 0x4000_0000;
-/// The number of records in a header that SQLite has not completed. In this case records follow up to the end of the journal.
+/// Stands in a header for the number of records, until SQLite completes the header. The records then extend to the
+/// journal's end.
 const UNKNOWN: u32 = u32::MAX;
-/// A page's checksum is the sum of single bytes of the page. Each of them is this many bytes before the next, and the
-/// last one is this far before the page's end.
+/// A page's checksum is a sum of single bytes of the page, this many bytes apart. The last of these bytes is this far
+/// before the page's end.
 const CHECKSUM_STRIDE: usize = 200;
 /// The size in bytes of what follows the name of a super-journal: the length and the checksum of the name, and the magic
 /// number.

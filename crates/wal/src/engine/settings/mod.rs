@@ -32,7 +32,8 @@ pub struct Setting<T> {
 pub type EngineSetting = Setting<EngineOptions>;
 
 impl<T> Setting<T> {
-    /// Makes a setting of a connection, fixed once the connection's database is open.
+    /// Makes a setting that each connection has for itself, and that cannot change once the connection's database is
+    /// open.
     pub const fn new(
         name: &'static str,
         values: Values,
@@ -112,7 +113,7 @@ pub static DIFF: EngineSetting = EngineSetting::new(
 )
 .shared();
 
-/// What the last connection does with the log when it closes.
+/// What happens to the log when the last connection to the database closes.
 pub static ON_CLOSE: EngineSetting = EngineSetting::new(
     "on_close",
     Values::Fixed("drain or keep"),
@@ -377,7 +378,7 @@ static LOG_DIR: EngineSetting = EngineSetting::new(
 
 // The values of the settings of engines and media.
 
-/// What the last connection does with the log when it closes.
+/// What happens to the log when the last connection to the database closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnClose {
     /// Writes everything home and lifts the guard. After that the database file holds the whole database.
@@ -404,7 +405,7 @@ pub struct EngineOptions {
     pub cache_bytes: Option<usize>,
     /// Whether the engine logs differences, or whole pages. With `None` the engine's own options decide.
     pub diff: Option<bool>,
-    /// What the last connection of this process does with the log when it closes, if no other process uses the log.
+    /// What happens to the log when this process closes its last connection, if no other process uses the log.
     pub on_close: OnClose,
     own: Vec<(TypeId, Arc<dyn Any + Send + Sync>)>,
 }
@@ -440,7 +441,7 @@ impl EngineOptions {
 pub enum Values {
     /// A fixed text.
     Fixed(&'static str),
-    /// A text that depends on which engines there are.
+    /// A text that a function makes, because it depends on the registered engines.
     Made(fn() -> String),
 }
 

@@ -1,11 +1,11 @@
-//! Checks that a log really ends where the scan stops. The scan stops at zeros. Unused space holds zeros, but damage may
-//! leave zeros too.
+//! Checks that a log really ends where the scan stops. The scan stops at zeros, which are either unused space or the
+//! result of damage.
 //!
-//! A writer marks a transaction of the order `Ordered` only after everything before it is durable. So if a whole
-//! transaction of that order follows the end, the transactions before it existed, and the log is damaged. The amount
-//! that the check reads does not grow with the log, with three exceptions: the table of block states; one cache line of
-//! each block that is taken according to the table but is in no list; and a transaction that is complete except for its
-//! mark.
+//! A transaction with the order `Ordered` gets its mark only after everything before it is durable. So if a whole
+//! transaction of that kind follows the apparent end, the transactions before it existed, and the log is damaged. The
+//! check reads a bounded number of bytes, and in addition three things that have no fixed size: the table of block
+//! states; one cache line of each block that is taken according to the table but is in no list; and a transaction that
+//! is complete except for its mark.
 //!
 //! After a transaction that a power loss has torn, there may be whole transactions of the order `Async`. They are lost,
 //! because the log ends before them. [`Nvwal::erase_behind_end`] makes sure that none of them ever counts again (invariant 7).
@@ -60,8 +60,8 @@ impl Nvwal {
     }
 
     /// Erases the marks of a torn transaction at the end, and of all transactions after it. The erasure is durable on
-    /// return. Otherwise a new transaction could end exactly where an old one begins. After a power loss the old mark
-    /// could then stand in the place of the new transaction's terminator. Also searches the blocks that recovery is
+    /// return. Without it, a new transaction could end exactly where an old one begins, and after a power loss the old
+    /// mark could stand in the place of the new transaction's terminator. Also searches the blocks that recovery is
     /// about to free, because a writer may take them again in this generation.
     ///
     /// Marks become durable in their order ([`Nvwal::follow`]). So if the word at the end is zero, no mark follows it.
@@ -108,7 +108,7 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Returns the error for a log in which transactions follow after the end that the scan found.
+    /// Returns the error for a log in which transactions follow the end that the scan found.
     pub(super) fn broken_off(&self) -> LogError {
         let what = FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
         self.heap.corrupt(self.tail.block, self.tail.offset, what)
@@ -160,7 +160,7 @@ impl Nvwal {
     /// `found`.
     pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
         let generation = self.in_force.slot.generation;
-        // The lower half of (mark XOR mark of number 0), within one generation, is the transaction's number.
+        // Within one generation, a mark XOR the mark of number 0 has the transaction's number in its lower half.
         let base = encode_mark(Order::Ordered, generation, 0);
         let last = self.heap.block_bytes() - TX_HEADER_BYTES;
         for offset in (from..until.min(last + 1)).step_by(8) {

@@ -109,7 +109,7 @@ fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
 
 /// Returns whether the log holds no commits.
 fn is_empty(log: &OpenFile<'_>) -> bool {
-    // The slot in force is enough to tell, even if the transactions cannot be read.
+    // The slot in force may show that the log is empty, even if its transactions cannot be read.
     superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
 }

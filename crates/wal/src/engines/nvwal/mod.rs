@@ -57,8 +57,8 @@ pub struct Activity {
 
 /// The limit of a log in bytes, if the options set none and the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// About the largest number of blocks in a log whose block size the engine chooses. Each block costs a byte of the
-/// table of states, and the table has its full size from the beginning.
+/// If the engine chooses the block size, a log has at most about this many blocks. Each block costs a byte of the table
+/// of states, which has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -84,7 +84,7 @@ pub struct Nvwal {
     unforced: Vec<(u64, u64)>,
     /// Ranges of the newest transaction, if another process stored it: the whole transaction, or, with the order
     /// `Async`, only its mark. This process has read these ranges, but the other process may have died before it
-    /// flushed them. So this process flushes them before it marks a transaction that depends on them.
+    /// flushed them. So this process flushes them before it stores the mark of a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -92,8 +92,8 @@ pub struct Nvwal {
 }
 
 impl Nvwal {
-    /// Makes the medium large enough for a new log, and writes an empty log onto it. The medium reads as zeros before.
-    /// The log is durable on return, as far as the medium is durable.
+    /// Makes the medium large enough for a new log, and writes an empty log onto it. The medium holds only zeros before
+    /// this call. The log is durable on return, as far as the medium is durable.
     ///
     /// # Errors
     /// `Medium` if the medium cannot grow to that size.
@@ -167,8 +167,8 @@ impl Nvwal {
     /// have the log open.
     ///
     /// # Errors
-    /// `Corrupt`, also if the log may continue after the end that recovery has found, because freeing the blocks there
-    /// would destroy transactions.
+    /// `Corrupt`, also if transactions may follow the end that recovery has found, because freeing their blocks would
+    /// destroy them.
     pub fn recover_heap(&mut self) -> Result<(), LogError> {
         self.check_end()?;
         self.erase_behind_end()?;
@@ -271,11 +271,13 @@ impl Nvwal {
             sequence: self.sequence + 1,
             time_ms: self.sealed_at.told(),
         });
-        // Before another process marked this transaction, it made durable everything that the transaction depends on.
+        // The other process made durable everything that this transaction depends on before it stored the transaction's
+        // mark.
         self.doubtful.clear();
         let waits = match found.order {
             Order::Async => {
-                // The mark has to be durable before the next transaction is marked, so that marks become durable in order.
+                // Flush this mark before storing the mark of the next transaction, so that marks become durable in
+                // order.
                 self.doubtful.push((at, at + 8));
                 &mut self.unforced
             }
@@ -471,7 +473,7 @@ impl LogReader for Nvwal {
     }
 
     fn is_current(&self) -> bool {
-        // Load the active word after the reads that the caller has made.
+        // Make this load happen after the caller's reads.
         fence(Ordering::SeqCst);
         self.heap.nvm.load_u64(ACTIVE_OFFSET) == self.in_force.active
     }

@@ -110,7 +110,7 @@ impl Nvwal {
         found.map(|found| self.enter_generation(found)).is_some()
     }
 
-    /// Enters the generation to which the log's blocks belong, for a log whose active word or slot is damaged. The
+    /// If the active word or the slot of a log is damaged, enters the generation to which the log's blocks belong. The
     /// generation's first block is the block that begins with transaction 1. Returns whether it found a generation.
     fn enter_found(&mut self, active: u64) -> Result<bool, LogError> {
         let named = read_active_word(active);
@@ -165,7 +165,7 @@ impl Nvwal {
     }
 
     /// Passes to `later` the whole transactions after the last one applied. Returns where the first of them begins. If
-    /// the first one has the order `Ordered`, the log is damaged; then sets `damage`, unless it is set already.
+    /// the first one has the order `Ordered`, the log is damaged. In that case sets `damage` if it is still `None`.
     fn read_behind(
         &mut self,
         has_position: bool,
@@ -183,8 +183,7 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // This is no damage. After a transaction that is not whole, a crash may leave a whole transaction of
-                // another order.
+                // This is no damage: a crash may leave a whole transaction of another order after an incomplete one.
                 return Ok(None);
             }
             if until.is_none() || sequence != before + 1 {

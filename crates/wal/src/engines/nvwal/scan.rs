@@ -30,7 +30,8 @@ impl Position {
 }
 
 /// The offset in a block at which records continue if their transaction began in an earlier block. No record uses the
-/// word before this offset. A scanner looks there for a commit mark, and would otherwise take a record for one.
+/// word before this offset. A scanner looks for a commit mark in that word, and must not take a part of a record for a
+/// mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.
@@ -120,7 +121,7 @@ pub(crate) fn next_transaction(
     }
 }
 
-/// Returns the place after a transaction at `tail` that is whole except for its mark; `None` if there is no such transaction.
+/// If the transaction at `tail` is complete except for its mark, returns the position after it.
 pub(crate) fn behind_unmarked(
     heap: &mut Heap,
     before: &BlockList,

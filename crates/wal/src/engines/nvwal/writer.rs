@@ -102,8 +102,8 @@ impl Nvwal {
     }
 
     fn link_new_block(&mut self, from: u32) -> Result<u32, LogError> {
-        // The last switch of generation may not be durable yet. Then a crash brings back the old generation, which may
-        // use the block that is allocated here. So make the switch durable first.
+        // If the last switch of generation is not durable yet, a crash brings back the old generation, which may use
+        // the block that is allocated here. So make the switch durable first.
         self.settle_doubtful();
         let block = self.heap.allocate(self.in_force.slot.generation)?;
         self.heap.link(from, self.in_force.slot.generation, block);
@@ -225,7 +225,8 @@ impl Nvwal {
         let first = match self.heap.allocate(self.in_force.slot.generation + 1) {
             Ok(block) => block,
             Err(_) if !self.blocks.is_empty() => {
-                // The old generation uses all blocks, and nobody needs it any more. Give it up, which frees its blocks.
+                // The old generation has all blocks in use, but its contents are no longer needed. End it, which frees
+                // its blocks.
                 self.switch_generation(None, NO_BLOCK, false)?;
                 self.heap.allocate(self.in_force.slot.generation + 1)?
             }
@@ -242,8 +243,8 @@ impl Nvwal {
     ) -> Result<(), LogError> {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites the slot of the generation before the one in force. If the last switch is not durable
-        // yet, a crash brings back that older generation, which needs its slot. So make the switch durable first.
+        // There are two slots, and the new generation overwrites the older one. If the last switch is not durable yet,
+        // a crash brings back the older generation, which needs its slot. So make that switch durable first.
         self.settle_doubtful();
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };

@@ -23,7 +23,7 @@ pub(super) enum State {
     Next,
     /// The newest committed transaction with a record in the chain.
     Last,
-    /// The page's own home position. If the home position that all pages share is later, the shared one counts.
+    /// The page's own home position. If the home position that all pages share is later, it applies instead.
     Home,
     /// While the page is being merged, 1 plus the number of the slot that holds the page's new image; otherwise 0.
     Slot,
@@ -52,8 +52,8 @@ pub(super) struct Area {
     limit_chunks: u32,
     usual_chunks: u32,
     pub(super) path: PathBuf,
-    /// The largest number of chunks that the log has had, as far as this process knows. The file still contains all of
-    /// these chunks. Those whose space the log has given back read as zeros.
+    /// The largest number of chunks that the log has had, as far as this process knows. The file is still long enough
+    /// for all of these chunks. A chunk whose space the log has given back reads as zeros.
     chunks: AtomicU32,
 }
 
@@ -108,8 +108,8 @@ impl Area {
         self.chunks.fetch_max(chunks, Ordering::Relaxed);
     }
 
-    /// Returns the extent that a link leads to, or `None` for link 0. Checks that the file has the extent. A process
-    /// that does not hold the lock may read a link, and follow it after the log has given the extent back.
+    /// Returns the extent that a link leads to, or `None` for link 0. Checks that the file has the extent. This check
+    /// is needed because a process without the lock may follow a link after the log has given the extent back.
     pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, LogError> {
         if link == 0 {
             return Ok(None);
@@ -227,8 +227,8 @@ impl Area {
         Ok(Some(extent))
     }
 
-    /// Returns the numbers of sectors and of pieces that are still free for transactions if the log does not grow
-    /// beyond its usual size, or beyond its present size if that is larger.
+    /// Returns how many sectors and how many pieces are free for transactions, if the log does not grow beyond its
+    /// usual size. For a log that is already larger, the numbers refer to its present size.
     pub(super) fn free_counts(&self, words: &Words) -> Result<(u64, u64), LogError> {
         Ok(self.free_within(words, self.grown()?.max(self.usual_chunks()).min(self.most_chunks())))
     }
@@ -282,9 +282,9 @@ impl Area {
         }
     }
 
-    /// Makes sure that the extents of `need`, or enough extents of the other kind instead, are free in the file. If
-    /// they are not, grows the log up to its usual size, and beyond that size if `may_outgrow`, but never beyond its
-    /// limit (invariant 10).
+    /// Makes sure that the file has enough free extents for `need`. Sectors may replace missing pieces, and pieces
+    /// missing sectors. If the file has too few, grows the log to at most its usual size, or with `may_outgrow` to at
+    /// most its limit (invariant 10).
     ///
     /// # Errors
     /// `LimitReached`, `NoSpace`: pages have to be merged first.
@@ -305,8 +305,8 @@ impl Area {
             None => Err(LogError::LimitReached { limit_bytes: self.limit_bytes() }),
         };
         match backed {
-            // The file has no space for another chunk, but pieces may still stand in for sectors, or sectors for
-            // pieces.
+            // The file has no space for another chunk, but free pieces may still replace sectors, or free sectors
+            // replace pieces.
             Err(LogError::NoSpace { .. }) if within(self.free_within(words, self.grown()?)).is_some() => {
                 Ok(())
             }
@@ -375,12 +375,12 @@ impl Area {
         self.give_back_rest(turn)
     }
 
-    /// Gives back to the file system the space after the log's chunks. Some of it belongs to chunks that the log has
-    /// given up. A process may have added the rest, and died before it made that space a part of the log.
+    /// Gives back to the file system the space after the log's chunks. It consists of chunks that the log has given up,
+    /// and of space that a process added and did not make a part of the log before it died.
     pub(super) fn give_back_rest(&self, _turn: &Turn<'_>) -> Result<(), LogError> {
         let from = self.geometry.file_bytes(self.grown()?);
-        // The file may be longer than this process knows. If it is shorter than the bound that is passed here, the call
-        // fails, and the error does no harm.
+        // The file may be longer than this process knows. If it is shorter than the length that is passed here, the
+        // call fails, which does no harm.
         let _ = self.nvm.refresh_len(self.geometry.file_bytes(self.limit_chunks).min(self.nvm.capacity()));
         // If the file system does not take back the space, the space stays allocated.
         let _ = self.nvm.system_free(from, self.nvm.len().saturating_sub(from));

@@ -1,5 +1,5 @@
-//! A page's log, and the page table. A page's log is a chain of extents with one stream of records (SQLite/PPL, section 3.2,
-//! log writer). The page table says which page has which chain.
+//! A page's log, and the page table. A page's log is a chain of extents, which hold a stream of records (SQLite/PPL,
+//! section 3.2, log writer). The page table says which page has which chain.
 //!
 //! A record has a header of two words, and begins where both words fit into the extent. If an extent becomes full within a
 //! record, the record's payload continues in the next extent. The stream ends at a record whose first word is 0, or after
@@ -303,14 +303,14 @@ pub(super) struct NewRecord<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// A page's chain, as it was when it was loaded.
+/// A page's chain. It does not show changes that were made after it was loaded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chain {
     /// The extents, in order.
     pub(super) extents: Vec<Extent>,
     /// The newest committed transaction with a record in the chain.
     pub(super) last: u64,
-    /// The page's own home position. If the home position that all pages share is later, the shared one counts.
+    /// The page's own home position. If the home position that all pages share is later, it applies instead.
     pub(super) home: u64,
     /// The page on flash already includes the chain's records up to this transaction.
     pub(super) merged: u64,

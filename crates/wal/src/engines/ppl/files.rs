@@ -28,8 +28,7 @@ use crate::shared::pins::{PINS_OFFSET, Pins};
 
 /// The number of bytes of the segment that the processes using a log share.
 pub const SHARED_BYTES: u64 = SHARED.all;
-/// The least size in bytes of sectors and pool together, in a log of the usual size. It applies if the settings give
-/// no size.
+/// The usual size of sectors and pool together, in bytes, if the settings give no size. For large pages it is higher.
 const USUAL_BYTES: u64 = 64 << 20;
 /// The least number of lists in the page table of a log without a limit. Such a log may hold more pages than a log
 /// of the usual size.

@@ -1,8 +1,8 @@
 //! The frames of the generation, and those of the open transaction.
 //!
-//! The log's users share, for each frame of the generation, which page the frame holds and which transaction wrote it.
-//! SQLite needs this only while it has the log open, because after a crash it finds an empty log. So this information
-//! is in memory that processes share, and nothing flushes it.
+//! For each frame of the generation, memory that the log's users share records which page the frame holds and which
+//! transaction wrote it. SQLite needs this information only while it has the log open, because after a crash it finds
+//! an empty log. So nothing flushes this information.
 //!
 //! Each transaction has an entry, which lists its frames. An entry is a sequence of words. The entries follow each
 //! other in a list of pieces of the common pool.
@@ -120,8 +120,8 @@ pub(super) struct Frames {
     place: Place,
     /// The number of the newest transaction that this process has applied.
     known: u64,
-    /// The transaction up to which followers can no longer read transactions one by one, because merges may have
-    /// dropped some of their records.
+    /// Followers can no longer read the transactions up to this one, because merges may have dropped some of their
+    /// records.
     lost: u64,
     transactions: Vec<Known>,
     pages: Vec<u32>,
@@ -149,7 +149,7 @@ impl Frames {
             match self.follow(area, words) {
                 Ok(more) if words.load(GENERATION) == self.generation => return Ok(changed | more),
                 Err(error) if words.load(GENERATION) == self.generation => return Err(error),
-                // The pieces that this process has read were reused for something else, so begin again.
+                // The pieces that this process has read now hold something else, so read the list from its beginning.
                 _ => self.generation = 0,
             }
         }
@@ -237,8 +237,8 @@ impl Frames {
         self.generation
     }
 
-    /// Returns the position before the first transaction that can still be read, and the time at which the generation
-    /// began.
+    /// Returns two values: the position before the first transaction that can still be read, and the time at which the
+    /// generation began.
     pub(super) fn origin(&self) -> (u64, u64) {
         (self.lost, self.begun.time_ms)
     }
@@ -375,8 +375,8 @@ impl Staged {
         Ok(())
     }
 
-    /// Returns the page of each frame from `first` to `last`. Also returns, for each page that occurs among these, the
-    /// place of its newest frame. Returns `None` if one of the frames is not staged.
+    /// Returns the page of each frame from `first` to `last`. Also returns, for each of these pages, the index of its
+    /// newest frame. Returns `None` if one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;
@@ -393,7 +393,7 @@ impl Staged {
         Some((pages, newest))
     }
 
-    /// Removes and returns the frame at a place.
+    /// Removes and returns the frame with this index.
     pub(super) fn take(&mut self, place: usize) -> Option<StagedFrame> {
         self.frames.get_mut(place)?.take()
     }

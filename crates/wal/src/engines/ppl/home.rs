@@ -107,9 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that SQLite sees; the drain truncates the file later. If the database grows again before
-    /// that, a new record of a page beyond the present end may be a difference from the page that is still in the
-    /// file.
+    /// Sets only the size that SQLite sees; the drain truncates the file later. Until the drain, the file keeps the
+    /// pages beyond the end: if the database grows again, a new record may be a difference from such a page.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -122,8 +121,9 @@ impl Home for LoggedHome {
 }
 
 impl Store {
-    /// Makes `page` the home's version of a page. If a transaction in the log left the page with these contents, the page's
-    /// home position moves to that transaction. Otherwise this call commits the page as a transaction of its own.
+    /// Makes `page` the version that SQLite sees in the database. If a transaction in the log left the page with these
+    /// contents, the page's home position moves to that transaction. Otherwise this call commits the page as a
+    /// transaction of its own.
     fn move_home(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
         self.words.add(CHECKPOINTED, 1);
         let found = match self.recent.version_of(page_number, page) {
@@ -139,8 +139,8 @@ impl Store {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // If the page has no chain any more, a process has merged it into the file since the search, so its home
-            // position need not move.
+            // If the chain is gone, another process has merged the page into the file since the search, and no home
+            // position has to move.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -149,7 +149,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns whether a page has a chain, and the page's home position is at most transaction `number`.
+    /// Returns whether a page has a chain and its home position is not later than transaction `number`.
     fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, LogError> {
         let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
         Ok(self.home_position(self.area.state(first, State::Home)) <= number)
@@ -260,9 +260,9 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Undoes a transaction that was sealed but never published because its writer died. Undoes it by one transaction
-    /// for all of its pages. If this method dropped the chains of these pages one after the other instead, a crash in
-    /// between would leave a part of the transaction, and recovery would make that part visible.
+    /// Undoes a transaction that was sealed but never published because its writer died. One new transaction undoes it
+    /// on all of its pages. Dropping the chains of these pages one by one would be wrong: a crash after some of them
+    /// would leave a part of the transaction, and recovery would make that part visible.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;
@@ -292,8 +292,8 @@ impl Store {
         Ok(())
     }
 
-    /// Drops the chains that are left. Each of them belongs to a page beyond the end of the database, or its page in
-    /// the file already has all of its records.
+    /// Drops the chains that are left. The database needs none of them: their pages are beyond its end, or the file
+    /// already has all their records.
     fn drop_chains(&self) -> Result<(), LogError> {
         let turn = self.lock()?;
         let mut extents = Vec::new();

@@ -14,13 +14,13 @@
 //!    newer records to a new log sector, or note in the chain up to which transaction it is merged. Then erase the
 //!    headers of extents, fence, erase the slots, and fence.
 //!
-//! If a process dies between any two steps, the slot still holds the image of the page, and the next merge writes that image
-//! again.
+//! If a process dies between two steps, the slot still holds the image of the page, and the next merge writes that
+//! image again.
 //!
 //! From step 1 to step 3 the process owns the slots of its batch, so no other process continues these merges. The
-//! process gives up the ownership while it holds the lock, and before it erases the slots, because another process may
-//! take a slot as soon as it is free and the lock is released. As a second safeguard, each step first checks that the
-//! slot still has the image that step 1 has found or stored there.
+//! process holds the lock while it gives up the ownership and then erases the slots. Otherwise another process could
+//! take an erased slot, and the first process would then clear the new owner's word. As a second safeguard, each step
+//! first checks that the slot still has the image that step 1 has found or stored there.
 
 use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -64,13 +64,13 @@ pub(super) struct Merged {
 /// A batch of pages whose images have been stored in slots.
 pub(super) struct Published {
     batch: Vec<Merging>,
-    /// How many pages of the caller's list, from its beginning, this batch covers, including pages that have nothing to
-    /// merge.
+    /// How many pages this batch covers, counted from the beginning of the caller's list. Pages that have nothing to
+    /// merge are included.
     taken: usize,
     is_other_merging: bool,
 }
 
-/// The error if another process has meanwhile continued this process's merge.
+/// The error of a process whose merge another process has continued.
 const TAKEN: LogError = LogError::Unexpected("a slot that another process has taken");
 
 /// The merge of one page.
@@ -273,7 +273,7 @@ impl Store {
         self.words.is_merged_by_another(slot).map_err(|source| self.area.medium(source))
     }
 
-    /// Returns whether a page has records, or an image in a slot, that a merge still has to write home.
+    /// Returns whether a merge still has to write a page's records, or its image in a slot, to the database file.
     pub(super) fn has_to_merge(&self, page_number: u32) -> Result<bool, LogError> {
         let mut chain = Chain::default();
         if !self.area.load_chain(page_number, &mut chain)? {
@@ -314,9 +314,9 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
-    /// Announces that followers can no longer read the transactions up to `upto` one by one. Returns whether a follower
-    /// has pinned one of these transactions. A follower stores its pin first and then checks the announcement, so this
-    /// call misses no pin.
+    /// Announces that followers cannot read the transactions up to `upto` any more. Returns whether a follower has
+    /// pinned one of these transactions. A follower stores its pin first and then checks the announcement, so this call
+    /// misses no pin.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
         if upto > self.words.load(LOST) {
             self.words.store(LOST, upto);
@@ -346,9 +346,9 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // Write pages beyond the end of the database too. If the database grows again, it may include such a page
-            // without SQLite writing it. The next record of the page is then a difference from the page in the file. A
-            // drain skips these pages, because it truncates the file afterwards.
+            // Write pages beyond the end of the database too. If the database grows again, such a page may become a
+            // part of it although SQLite does not write the page. The page's next record is then a difference from the
+            // page in the file. A drain skips these pages, because it truncates the file afterwards.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
@@ -368,9 +368,8 @@ impl Store {
         file.sync()
     }
 
-    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of the slots that still
-    /// have the images of the batch. (No other process can have taken these slots, because this process still owned
-    /// them.)
+    /// Does step 3: ends the merge of a batch. After a failure, only gives up the ownership of those slots that still
+    /// have the batch's images. (This process still owns these slots, so no other process has taken them.)
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
         let retired = if written { self.detach_batch(batch, cause) } else { Ok(()) };
         if !written || retired.is_err() {
@@ -386,7 +385,8 @@ impl Store {
         self.slot_header(slot).is_ok_and(|found| found == SlotHeader { page_number, transaction: upto })
     }
 
-    /// Gives up the ownership of slots. Then any process may continue their merges, or use the slots once they are erased.
+    /// Gives up the ownership of slots. Afterwards any process may continue the merges that use these slots, or take
+    /// the slots once they are erased.
     fn disown<'a>(&self, merges: impl Iterator<Item = &'a Merging>) {
         merges.for_each(|merging| self.words.own_slot(merging.slot, false));
     }
@@ -430,7 +430,8 @@ impl Store {
         self.words.add(EPOCH, 1);
         gone.iter().for_each(|extent| self.area.erase_header(*extent));
         self.area.nvm.fence();
-        // Give up the slots first, and with the lock, because another process may take a slot as soon as it is free.
+        // Give up the ownership before erasing the slots, and with the lock, because another process may take an erased
+        // slot.
         self.disown(ended.iter().copied());
         self.erase_slots(ended.iter().map(|merging| merging.slot));
         gone.into_iter().for_each(|extent| self.area.give_back(&self.words, &turn, extent));

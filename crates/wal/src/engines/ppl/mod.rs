@@ -103,8 +103,8 @@ impl Ppl {
         }
     }
 
-    /// Starts the log over. A transaction that SQLite has not checkpointed by now was never visible to a reader, so this call
-    /// stores compensation records that undo it.
+    /// Starts the log over. If SQLite has not checkpointed a transaction by now, no reader has seen it. So this call
+    /// stores records that undo the transaction.
     fn start_over(&mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>) -> Result<(), LogError> {
         self.settle_open()?;
         self.refresh()?;
@@ -265,9 +265,9 @@ impl LogFile for Ppl {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Considers only the growth since the log last started over, because a checkpoint can free only that much. Pages
-    /// that are home keep their logs until other pages need the space. So a log that has not grown needs no checkpoint,
-    /// however full it is.
+    /// Considers only the growth since the log last started over. A checkpoint cannot free the rest: the logs of pages
+    /// that were checkpointed earlier stay until other pages need the space. So a log that has not grown needs no
+    /// checkpoint, even if it is full.
     fn is_short(&self) -> bool {
         let (used, limit) = self.store.area.fill(&self.store.words);
         let since = used.saturating_sub(self.store.words.load(USED_BEFORE));

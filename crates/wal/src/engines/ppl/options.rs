@@ -13,8 +13,8 @@ pub(super) const NAME: &str = "ppl";
 pub struct PplOptions {
     /// The size of a page's log sector in bytes: 4096, 8192 or 12288.
     pub sector_bytes: u32,
-    /// How many bytes of the common pool a page's log may take in addition to its sector. Once the log has taken them,
-    /// the page is due for a merge. With 0 the engine follows the paper.
+    /// How many bytes of the common pool a page's log may take in addition to its sector, before the page is due for a
+    /// merge. With 0 the page is due when its sector is full, as in the paper.
     pub overflow_bytes: u32,
     /// The size in bytes of sectors and pool together in a log without a limit. A log becomes larger only if a
     /// transaction needs more. 0 stands for 64 MiB, or for 4096 pages if that is more.

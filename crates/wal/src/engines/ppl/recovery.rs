@@ -75,7 +75,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Returns the extents of the newest chain in order, up to the first one that is missing.
+    /// Returns the extents of the newest chain in order. Stops before the first one that is missing.
     fn prefix(&self) -> Vec<Extent> {
         let Some((_, _, first, _)) = self.firsts.iter().max() else { return Vec::new() };
         let mut others = self.others.clone();
@@ -303,8 +303,7 @@ fn walk(
 }
 
 impl Store {
-    /// Derives all words that processes share from the log, and drops what is not committed. No other process may use the
-    /// log.
+    /// Computes the shared words from the log, and drops what is not committed. No other process may use the log.
     pub(super) fn recover(&self) -> Result<(), LogError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let turn = turn.ok_or(LogError::Unexpected("a lock in new memory"))?;
@@ -405,8 +404,8 @@ impl Store {
         }
     }
 
-    /// Rebuilds the free lists from those extents of the first `chunks` chunks that are not in use. The lists begin with
-    /// the first chunk, so that writers take the last chunks last, and the log can give these chunks back.
+    /// Rebuilds the free lists. They contain the unused extents of the first `chunks` chunks, in the order of the
+    /// chunks. So writers take the last chunks last, and the log can give these chunks back.
     pub(super) fn list_free(&self, turn: &Turn<'_>, chunks: u32, used: &FxHashSet<Extent>) {
         for word in [FREE_SECTOR, FREE_PIECE] {
             self.words.store(word, 0);
@@ -426,8 +425,8 @@ impl Store {
         self.words.store(PIECES_USED, pieces);
     }
 
-    /// Makes each of these words durable with the value that this process sees. The next steps of recovery rely on
-    /// these words, and a process may have stored or erased a word and died before it flushed the word.
+    /// Flushes the words on which the next steps of recovery rely. A process may have stored or erased such a word, and
+    /// died before it flushed the word.
     fn settle_doubtful(&self) -> Result<(), LogError> {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);

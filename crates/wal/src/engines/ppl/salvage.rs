@@ -1,8 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovers logs.
 //!
 //! A `ppl` log is not one sequence, because each page has a chain of records. If a page's chain is damaged, salvage
-//! knows the page only up to the record before the damage. So here "before the damage" means up to the newest
-//! transaction for which salvage can still build every page that has a chain.
+//! knows the page only up to the record before the damage. So here "before the damage" means: up to the newest
+//! transaction at which salvage can still build all pages that have chains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ struct History {
     base: u64,
     /// The records after that image, up to the first record whose check fails.
     records: Vec<Record>,
-    /// The first transaction after which salvage cannot build the page any more; `None` if there is none.
+    /// The first transaction whose version of the page may be lost; `None` if no version is lost.
     limit: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ struct UpToDamage {
     source: PagesAsOf,
     commits: BTreeMap<u64, TransactionRecord>,
     damage: Option<LogError>,
-    /// The pages for which the log has records, but not the beginning of the chain.
+    /// Pages whose chain has lost its beginning, but still has later records.
     older: Vec<u32>,
     page_bytes: u32,
 }
@@ -325,7 +325,7 @@ impl PagesAsOf {
         Ok(())
     }
 
-    /// Passes to `later` what transactions after the damage wrote, as far as the pages are known.
+    /// Passes the transactions after the damage to `later`, with those of their pages that are known.
     fn give_later(
         &self,
         file: &dyn DatabaseFile,

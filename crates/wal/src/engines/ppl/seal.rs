@@ -178,10 +178,10 @@ impl Store {
         Ok(first)
     }
 
-    /// Returns whether the newest version of a page is later than the page's home position. The caller makes sure that
-    /// SQLite has checkpointed everything that it published. Such a version then belongs to a transaction that was
-    /// sealed but never published, because its writer died. Returns `false` for a page beyond `end`, the number of
-    /// pages. Such a page needs no undo: if the database grows again, the page's next record is a whole page.
+    /// Returns whether a page's newest version was never published to readers. This is so if that version is later than
+    /// the page's home position: the caller makes sure that SQLite has checkpointed everything published, so only a
+    /// transaction whose writer died before publishing it can be later. Returns `false` for a page beyond `end`, the
+    /// number of pages. Such a page needs no undo: if the database grows again, the page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }
@@ -213,8 +213,8 @@ impl Store {
         Ok(changes)
     }
 
-    /// Returns whether a page is beyond the end of the database as of the newest commit. Anything that is stored for such a
-    /// page is from before the database was truncated, and must not be used.
+    /// Returns whether a page is beyond the end of the database as of the newest commit. The file and the log may still
+    /// hold an old version of such a page, which must not be used.
     pub(super) fn is_new(&self, file: &dyn DatabaseFile, page_number: u32) -> Result<bool, LogError> {
         let pages = match self.words.load(DB_PAGES) {
             0 => self.home_pages(file)?,

@@ -1,10 +1,10 @@
 //! Builds the pages of a database from the database file and the records in the log. The rest of the engine, including
 //! its home, builds on this module.
 //!
-//! To build a page as of a transaction, a reader applies the page's records up to that transaction to a base image. The
-//! base is the page on flash, or, while the page is being merged, the image in a slot (SQLite/PPL, section 3.2, log
-//! roller). Readers take no lock. Instead a reader compares the epoch before and after its read, and reads again if the
-//! epoch has changed.
+//! To build a page as it was after some transaction, a reader applies the page's records up to that transaction to a
+//! base image. The base is the page on flash. While the page is being merged, the base is the image in a slot
+//! (SQLite/PPL, section 3.2, log roller). Readers take no lock. Instead a reader compares the epoch before and after
+//! its read, and reads again if the epoch has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,7 +89,7 @@ pub(super) struct Version {
 }
 
 impl Store {
-    /// Returns the store of an open log, without pins.
+    /// Makes the store of an open log. It has no pins yet.
     pub(super) fn new(
         area: Area,
         words: Words,
@@ -172,8 +172,8 @@ impl Store {
         self.steadily(|| self.try_read(file, page_number, as_of, page, scratch))
     }
 
-    /// Calls `read` without the lock. Calls it again if another process may have reused, during the call,
-    /// something that `read` has read.
+    /// Calls `read` without the lock. If another process may have reused something that `read` was reading, calls
+    /// `read` again.
     pub(super) fn steadily<T>(&self, mut read: impl FnMut() -> Result<T, LogError>) -> Result<T, LogError> {
         for tries in 0..LAST_TRY {
             if let Some(epoch) = self.words.epoch() {
@@ -307,8 +307,8 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Returns whether two images of a page are the same. Ignores the version bytes of page 1. In one of the images they
-/// may belong to the guard, and then nobody knows what SQLite wrote there.
+/// Returns whether two images of a page are the same. Ignores the version bytes of page 1. In one of the images the
+/// guard may have replaced them, so what SQLite wrote there is not known.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;
@@ -333,8 +333,8 @@ struct Read {
     image: Vec<u8>,
 }
 
-/// The frame that a thread read last, for each of a few threads. SQLite's checkpoint reads a frame and then writes the
-/// same image home, in the same thread. So the engine finds the version of that image here, without a search.
+/// For each of a few threads, the frame that it read last. SQLite's checkpoint reads a frame and then writes the same
+/// image home, in the same thread. So the engine finds the version of that image here, without a search.
 #[derive(Default)]
 pub(super) struct Recent([Mutex<Read>; PLACES]);
 

@@ -1,5 +1,5 @@
-//! Tests of faults that a code review has found in how merges, recovery and processes interleave. Each test provokes
-//! one fault.
+//! Tests of the interleaving of merges, recovery and several processes. Each test provokes one fault that a code review
+//! has found.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod between;
@@ -40,7 +40,7 @@ struct Database {
 }
 
 impl Database {
-    /// If the crash has come, keeps the file as it is now. Later calls do not replace what an earlier call has kept.
+    /// If the crash has come, keeps a copy of the file as it is now. Later calls keep the first copy.
     fn keep_if_crashed(&self) {
         if self.crashing.as_ref().is_some_and(|nvm| nvm.has_crashed()) {
             self.at_crash.lock().unwrap().get_or_insert_with(|| self.bytes.lock().unwrap().clone());
@@ -103,7 +103,7 @@ impl DatabaseFile for Database {
     }
 }
 
-/// A log in which each user is a process of its own.
+/// A log, and its users, each of which stands for a separate process.
 struct Rig {
     nvm: Arc<RecordingNvm>,
     segment: Arc<LocalSegment>,
@@ -230,7 +230,7 @@ fn flip(nvm: &RecordingNvm, at: u64) {
 }
 
 /// While two pages are merged, a transaction changes both again, and the new record of one page is damaged. The merge
-/// fails at that record, after it has moved the log of the other page. Later commits of that other page have to go to
+/// fails at that record, after it has moved the log of the other page. Later changes of that other page have to go to
 /// its old log.
 #[test]
 fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
@@ -330,10 +330,9 @@ fn state_at(log: &Ppl, extent: Extent, state: State) -> u64 {
     log.store.area.geometry.state_offset(extent) + 8 * state as u64
 }
 
-/// A process lists the pages that have logs, to merge them. When it has come to the log of a page, another process
-/// frees the sector of that log, and takes it for a page in another list of the page table. If the first process
-/// continued from that sector, it would miss the rest of its list. It might also come to the pages of the other list
-/// twice.
+/// A process walks a list of the page table, to find the pages that have logs. When it is at the log of a page, another
+/// process frees the log's sector, and takes the sector for a page in another list. If the first process continued from
+/// that sector, it would leave its own list, miss the rest of it, and find the pages of the other list twice.
 #[test]
 fn inv17_a_list_of_pages_is_made_anew_if_a_sector_was_taken_again_meanwhile() {
     const MISSED: u32 = 2;
@@ -378,8 +377,8 @@ fn inv17_a_page_that_is_listed_twice_is_merged_once() {
     assert!(rig.recovered(2) == image(4) && rig.recovered(3) == image(2));
 }
 
-/// While a process merges two pages, others change both, and the merge moves the new records. Then the list in the page
-/// table that leads to the first page is damaged. Later commits of both pages have to go to the logs that recovery
+/// While a process merges two pages, others change both, and the merge moves the new records. Then damage breaks the
+/// list of the page table in which the first page is. Later commits of both pages have to go to the logs that recovery
 /// finds.
 #[test]
 fn inv17_a_page_whose_merge_fails_last_does_not_stop_the_others() {
@@ -604,8 +603,8 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
 }
 
-/// SQLite writes home a page that equals none of the page's versions. The write must fail as long as it would replace a
-/// version that was committed and not checkpointed.
+/// SQLite writes to the database a page image that is none of the page's versions in the log. The write must fail while
+/// the log has a committed version that is not checkpointed yet.
 #[test]
 fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     let rig = Rig::new(2);
@@ -738,7 +737,7 @@ const USUAL: u32 = 4;
 /// of chunks.
 const LARGE: u32 = 10 * USUAL * SECTORS_PER_CHUNK;
 
-/// Returns all pages of the large database but the first one, whose guard is not part of its versions.
+/// Returns all pages of the large database except page 1, which differs from its versions by the guard.
 fn everything(version: u32) -> Vec<(u32, u32)> {
     (2..=LARGE).map(|page| (page, version * 10_000 + page)).collect()
 }
@@ -765,7 +764,7 @@ fn grown(log: &Ppl) -> u32 {
     log.store.area.grown().unwrap()
 }
 
-/// Attaches the log as a process does after all others have ended.
+/// Attaches the log as the only process, after all others have ended.
 fn after_all(rig: &Rig) -> Ppl {
     attach(&Arc::new(rig.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true)
 }

@@ -1,7 +1,6 @@
 //! The words in the segment that the processes using a log share, and the lock of the log's structure.
 //!
-//! No word outlives the last process. A process that attaches a log that no other process uses derives all words from the
-//! log.
+//! The words are lost when the last process ends. The next process computes them from the log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +23,8 @@ pub(super) const SEALED: u64 = 16;
 pub(super) const OPEN: u64 = 24;
 /// The generation: 1 when a process attaches a log that no other process uses, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
-/// A transaction up to which every page is home. A single page may be home up to a later transaction.
+/// The home position that all pages share: every page is home up to this transaction. A single page may be home up to a
+/// later one.
 pub(super) const FLOOR: u64 = 40;
 /// The number of pages of the database according to its home; 0 means as many as the file has.
 pub(super) const HOME_PAGES: u64 = 48;
@@ -40,12 +40,11 @@ pub(super) const PIECES_USED: u64 = 88;
 /// generation has frames.
 pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
-/// The transaction up to which followers can no longer read transactions one by one, because merges may have dropped
-/// some of their records.
+/// Followers can no longer read the transactions up to this one, because merges may have dropped some of their records.
 pub(super) const LOST: u64 = 120;
-/// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which
-/// the generation began, 1 if the generation has a WAL header (else 0), that header, and a link to the first piece of the
-/// generation's frames.
+/// The values stored at the beginning of a generation, in one area for even generations and one for odd ones. An area
+/// holds, in this order: the transaction before the generation; the time at which the generation began; 1 if the
+/// generation has a WAL header, else 0; that header; and a link to the first piece of the generation's frames.
 const ORIGINS: u64 = 128;
 const ORIGIN_BYTES: u64 = 64;
 /// Counts of merged pages (a word for each cause), of checkpointed pages, and of frames. They begin at 0 when a process
@@ -56,8 +55,8 @@ pub(super) const FRAMES: u64 = 296;
 /// [`FRAMES_LAST`] and [`FRAMES_END`] as they were before the open transaction.
 pub(super) const UNDO_LAST: u64 = 304;
 pub(super) const UNDO_END: u64 = 312;
-/// For each slot, the process that is merging the slot's page, in the form of [`LOCK`]. While that process lives, no other
-/// process uses the slot. The process gives up this word before it erases the slot.
+/// For each slot, the process that is merging the slot's page, in the form of [`LOCK`]. While that process lives, no
+/// other process uses the slot. The process clears this word before it erases the slot.
 pub(super) const SLOT_OWNERS: u64 = 320;
 /// The largest number of slots that a log can have.
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
@@ -205,9 +204,9 @@ impl Words {
         self.segment.is_alive(slot_of(owner))
     }
 
-    /// Clears those slot owners that name a dead process that had the same process slot as this process. Returns
-    /// whether that dead process held the lock. If so, the caller has to take the lock, which repairs what the dead
-    /// process left.
+    /// An earlier process with this process's slot may have died while it owned slots for page images. Clears these
+    /// owners. Returns whether the dead process held the lock. If so, the caller has to take the lock, which repairs
+    /// what the dead process left.
     pub(super) fn forget_predecessor(&self) -> bool {
         let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
         for slot in 0..SLOTS {
@@ -245,7 +244,7 @@ impl Words {
         }
     }
 
-    /// Initialises the words to describe the log after its newest commit: all pages are home, and SQLite's log is
+    /// Initialises the words for the log after its newest commit: SQLite has checkpointed every page, and its log is
     /// empty. No other process may be using the log.
     pub(super) fn begin_after(&self, last: &TransactionRecord) {
         let pages = u64::from(last.db_pages);
@@ -323,8 +322,8 @@ mod tests {
         assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
         let taken = alive.lock().ok().flatten();
         assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
-        // The first process may only be late, not dead. When it drops its turn then, it must not release the lock,
-        // because it no longer holds the lock.
+        // The first process may still be alive, and release its lock late. It must not release the lock of the second
+        // process.
         drop(held);
         assert_eq!(alive.load(LOCK), alive.id);
         drop(taken);

@@ -16,10 +16,10 @@ use crate::LogError;
 use crate::engine::Commit;
 use crate::engine::home::DatabaseFile;
 
-/// The version number of an image that comes from flash alone, without records. The number is valid only until the
+/// The version of an image that was read from flash, without applying records. Such an image is valid only until the
 /// open transaction is sealed.
 const ON_FLASH: u64 = 0;
-/// Stands for the version to which a change applies, if the change is a whole page and needs no earlier image.
+/// Stands for a base version if a change is a whole page, which needs no base.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
@@ -69,8 +69,8 @@ impl Ppl {
     /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
         if let Some(last) = self.store.last_of(page_number)?
-            // While a process stores the first record of a chain, `last` is 0. Then `last` does not tell whether a
-            // cached image is current.
+            // While a process stores the first record of a chain, `last` is 0. In that case `last` does not show
+            // whether a cached image is current.
             && last != ON_FLASH
             && self.images.get(page_number, last).is_some()
         {
@@ -123,8 +123,7 @@ impl Ppl {
         }
         let time_ms = (self.clock)();
         let sealed = self.store.lock_for(file, &changes, pages.len()).and_then(|turn| {
-            // Take the number only now. A checkpoint may have stored a transaction of its own after the frames were
-            // staged.
+            // Read the number only now, because a checkpoint may have added a transaction after the frames were staged.
             let number = self.store.words.load(SEALED) + 1;
             let entry = Entry { number, first_frame, db_pages, checksum, time_ms, pages };
             let sealing = Sealing { changes: &changes, entry, retired: false };

@@ -1,4 +1,4 @@
-//! Makes and opens the files of a `scratchpad` log, which are a small file of its own and the region. The engine's descriptor
+//! Makes and opens the files of a `scratchpad` log: the log's own small file, and the region. The engine's descriptor
 //! refers to these functions.
 
 use std::path::Path;
@@ -29,13 +29,15 @@ use crate::shared::mapped_home::MappedHome;
 use crate::shared::past_cache::Choice;
 use crate::shared::{identity, log_file};
 
-/// The engine for a small memory in which a store is durable without a flush, beside persistent memory.
+/// The engine for machines with persistent memory and, in addition, a small memory in which a store is durable without
+/// a flush.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
     needs: &[Medium::Scratchpad, Medium::HomeMemory],
     settings: SETTINGS,
-    // The segment holds only the word that the writers of the home share. Everything else is in the log and the region.
+    // The segment holds only one word, which says who has stored in the mapped database since the last sync. Everything
+    // else is in the log and the region.
     shared: SharedBytes { zeroed: 8, all: 8 },
     format,
     attach,
@@ -66,8 +68,8 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // The region has to count the log now. The log has no name yet, and until a process attaches it, no lock on the
-    // region shows that the log exists.
+    // Add the log to the region's count of logs now. The log has no name yet, and until a process attaches the log, no
+    // lock shows that it exists.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());
@@ -206,7 +208,7 @@ impl Scratchpad {
     }
 }
 
-/// What a process does first when it opens a log.
+/// What a process does with a log right after mapping it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Recovers,

@@ -176,7 +176,7 @@ impl Scratchpad {
             sequence: self.sequence,
             time_ms: self.sealed_at.told(),
         });
-        // The process that stored this transaction's mark had made everything before it durable first.
+        // The process that stored this transaction's mark had first made everything before the mark durable.
         self.doubtful_generation = false;
         self.doubtful = Some(found.last);
         let first = found.pages.first().copied().unwrap_or_default();
@@ -188,7 +188,7 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// Returns the next transaction to apply. If this process has scanned the region, takes the transaction from the
+    /// Returns the next transaction to apply. If this process has scanned the region, finds the transaction in the
     /// scan. Otherwise follows the link in the last transaction.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, LogError> {
         let expected = Expected {
@@ -203,9 +203,9 @@ impl Scratchpad {
                 match transaction::read(&self.region, *head, &expected) {
                     Ok(None) => {}
                     Ok(found) => return Ok(found),
-                    // A dead process may have left this page in a transaction that it did not commit. A later
-                    // transaction may have taken the same number, and the page's link may lead into that transaction.
-                    // So look for that transaction before reporting the error.
+                    // This page may be left from an uncommitted transaction of a dead process. A later transaction may
+                    // have the same number, and the page's link may lead into it. So look for the later transaction
+                    // before reporting the error.
                     Err(error) => damage = damage.or(Some(error)),
                 }
             }
@@ -305,8 +305,7 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// Considers the guarantee of the home too, because pages that are home already are only as safe as the database
-    /// file.
+    /// Considers the database file too, because a page that a checkpoint has written is only as safe as that file.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {

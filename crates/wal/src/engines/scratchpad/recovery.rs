@@ -1,5 +1,5 @@
-//! The scan of the region by a process that recovers or inspects a log: the paper's scan from head to tail (section 5.1.3). The
-//! scan ends where the prefix of the commits ends (invariant 7).
+//! The scan of the region by a process that recovers or inspects a log: the paper's scan from head to tail (section
+//! 5.1.3). It ends at the first transaction that is not committed (invariant 7).
 
 use duralite_format::scratchpad::{Kind, PageHeader, first_link_offset};
 
@@ -32,7 +32,7 @@ impl Scratchpad {
         }
     }
 
-    /// Checks that no transaction after the last one that was found is committed but damaged.
+    /// Fails if the next transaction is committed but cannot be read, or if a later one is complete.
     pub(super) fn check_nothing_follows(&self) -> Result<(), LogError> {
         let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
             return Ok(());
@@ -74,9 +74,9 @@ impl Scratchpad {
         Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
     }
 
-    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted first
-    /// transaction may own pages. The log has to clear the link before it gives these pages back. The caller holds
-    /// the WRITE lock, or no other process uses the log.
+    /// Clears the link to the first transaction if no first transaction is committed. An uncommitted first transaction
+    /// may own pages, and the log has to clear the link before it gives them back. The caller holds the WRITE lock, or
+    /// no other process uses the log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -100,8 +100,8 @@ impl Scratchpad {
         self.settle_doubtful();
         let last = std::mem::take(&mut self.newest);
         for pair in std::mem::take(&mut self.firsts) {
-            // A copy of a log stores no links. The pages to which it refers belong to the original, and no other process
-            // follows a copy's links.
+            // A copy of a log refers to pages that belong to the original, so its process must not store links there.
+            // No other process would follow them.
             if self.region.is_writable() {
                 self.store_follow(pair.0);
             }
@@ -123,12 +123,12 @@ impl Scratchpad {
     }
 
     /// Gives back the pages that a dead process left behind. That process had the process slot that this process has
-    /// now. A process calls this method when it joins others.
+    /// now. A process calls this method when it joins the processes that use the log.
     pub(super) fn collect_own(&mut self) {
         let Ok(undo) = self.rollback.pages() else { return };
-        // The dead process may have died while it started the log over. Then the generation in force may not be
-        // durable yet, and a crash would bring back the previous one. So make it durable before other logs can take
-        // the pages of the previous generation.
+        // The dead process may have died while it started the log over. In that case the generation in force may not be
+        // durable, and a crash would bring back the previous one. So make the new one durable before other logs can
+        // take the pages of the previous one.
         self.settle_doubtful();
         let mut kept = self.needed_beside(undo);
         // Another process may be committing the next transaction at this moment, so keep its first page.

@@ -2,11 +2,11 @@
 //! chain of them.
 //!
 //! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page
-//! back by storing 0. So it needs no lock. If a process dies, its pages are not lost: the next process that uses the
-//! log alone gives back all of the log's pages to which nothing refers.
+//! back by storing 0. So it needs no lock. If a process dies, its pages are not lost: the next process that recovers
+//! the log gives back those pages of the log to which nothing refers.
 //!
-//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` finds pages
-//! to give back if no page is free.
+//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] do not, and need not. If
+//! no page is free, `room` finds pages to give back.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(super) struct Region {
     pub(super) path: PathBuf,
     /// The region's file; `None` if the caller provides the memory.
     pub(super) file: Option<RegionFile>,
-    /// The log's file, to check whether it still has a name; `None` if nobody checks that.
+    /// The log's file, by which this process finds out whether the file still has a name; `None` if no check is needed.
     pub(super) log_file: Option<OwnFile>,
     /// Whether this process must change nothing in the region.
     is_kept: bool,
@@ -155,8 +155,8 @@ impl Region {
     }
 
     /// Takes a page and stores its header. Makes nothing durable. If no page is free, first gives back pages that
-    /// nobody needs. `needed` returns a function that tells which pages of this log are needed, or `None` if that is
-    /// not known.
+    /// nobody needs. `needed` returns a function that says whether a page of this log is needed, or `None` if the
+    /// caller does not know.
     ///
     /// # Errors
     /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process grows the region.

@@ -172,8 +172,8 @@ impl RegionFile {
         logs_of(self.dir(), id).map_err(|error| LogError::io("look for logs in", self.dir(), &error))
     }
 
-    /// Returns `true` if only this process uses the region. No other process can then begin to use it before this
-    /// process closes the file.
+    /// Returns `true` if only this process uses the region. In that case no other process can begin to use it before
+    /// this process closes the file.
     pub(super) fn is_unused(&self) -> bool {
         lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
     }
@@ -204,7 +204,7 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // Fail, because this file cannot be read. It may be a log with pages in this region, and no other log must
+            // Fail, because this file cannot be read. It may be a log with pages in this region, and no other log may
             // get these pages.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };

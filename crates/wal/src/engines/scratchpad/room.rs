@@ -1,10 +1,9 @@
 //! Finds pages that no log needs, and gives them back.
 //!
-//! A page is needed as long as a process may read its log again, which is as long as the log's file exists anywhere. If
-//! a log is no longer in the region's directory, somebody may have moved it, and its pages are still needed. So only a
-//! process that has the log's file open may give back the log's pages. That is a process that uses the log, the process
-//! that deletes the file ([`release`]), or the last process that closes a file without a name. If nobody can find a
-//! log, the log loses its pages only by an explicit command ([`reclaim`]).
+//! A page is needed as long as the file of its log exists. A log that is no longer in the region's directory may have
+//! been moved, and still needs its pages. So a process may give back a log's pages only while it has the log's file
+//! open. That is a process that uses the log, the process that deletes the file ([`release`]), or the last process that
+//! closes a file without a name. A log that cannot be found loses its pages only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 
@@ -21,7 +20,7 @@ use super::region_file::{self, RegionFile};
 use crate::LogError;
 
 impl Region {
-    /// Gives back the pages that dead processes of this log have left and that are not `needed`. Does nothing if
+    /// Gives back the pages that dead processes took for this log, except those that are `needed`. Does nothing if
     /// `needed` is `None`.
     pub(super) fn collect_dead(&self, needed: Option<Needed<'_>>) {
         let (Some(needed), Some(segment)) = (needed, &self.segment) else { return };
@@ -45,8 +44,8 @@ impl Region {
         self.collect(|_| false, |_| false);
     }
 
-    /// Frees each page for which `is_free` returns `true`. `is_free` gets the page's number and owner word. Returns the
-    /// number of pages freed.
+    /// Frees each page for which `is_free` returns `true`. The arguments of `is_free` are the page's number and owner
+    /// word. Returns the number of pages freed.
     fn free(&self, is_free: impl Fn(u32, u64) -> bool) -> u32 {
         let mut given = 0;
         for page in 1..self.pages() {
@@ -95,8 +94,8 @@ impl Region {
     /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // Clear the log's word first. If a crash comes in between, the region counts one log too many, and no
-            // process deletes it. If the region counted one too few, a process might delete it while a log needs it.
+            // Clear the log's word first. After a crash between the two stores, the region counts one log too many, so
+            // no process deletes the region. If it counted one too few, a process might delete it while a log needs it.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -139,11 +138,12 @@ pub struct RegionUse {
     pub path: PathBuf,
     /// The most bytes of the region that logs may use.
     pub limit_bytes: u64,
-    /// The number of bytes of the logs that are in the region's directory or in use.
+    /// The number of bytes of the region that belong to logs in its directory, or to other logs that processes use.
     pub used_bytes: u64,
-    /// The number of bytes of all other logs. Somebody has moved these logs, or has deleted them without this library.
+    /// The number of bytes of the region that belong to all other logs, which somebody has moved, or has deleted
+    /// without this library.
     pub missing_bytes: u64,
-    /// The number of the logs whose bytes `missing_bytes` counts.
+    /// The number of logs that own these missing bytes.
     pub missing_logs: usize,
 }
 
@@ -161,7 +161,7 @@ pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, LogError> {
     for path in regions {
         let Some((file, superblock)) = region_file::open_named(&path)? else { continue };
         let nvm = region_file::map_whole(&file, &superblock)?;
-        // Open the region on behalf of a log that owns nothing.
+        // Open the region as a log that owns no pages would.
         let nobody = LogId([0; 16]);
         let mut region = Region::new(nvm, superblock, nobody, None, path.clone(), false);
         let owners = region.owners();

@@ -64,7 +64,7 @@ pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged,
     .transpose()?;
     log.chains.discard();
     if log.in_force.slot.generation == 0 {
-        // Nobody knows which generation is in force, and so nobody knows what the pages mean.
+        // The generation in force is not known, so the log's pages cannot be interpreted.
         return damage.map_or_else(|| Ok(Salvaged::of_frames(Box::new(log), false, None)), Err);
     }
     let (from, until) = (offset_of(log.newest.0), log.read_behind(&mut damage, later)?);

@@ -218,8 +218,8 @@ impl Body<'_> {
     }
 }
 
-/// The result of a scan of the region's headers: the pages where transactions begin, by the transactions' numbers, and the
-/// pages of this log.
+/// What a scan of the page headers in the region has found: the pages of this log, and the pages where transactions may
+/// begin.
 #[derive(Default)]
 pub(super) struct Scan {
     /// The pages where a transaction may begin, by the transaction's number. A transaction that was rolled back may
@@ -255,8 +255,8 @@ impl Scan {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// Returns the transaction numbers above the given one for which the scan has found a page where a transaction may
-    /// begin, in ascending order.
+    /// Returns, in ascending order, the transaction numbers above the given one. Only numbers for which the scan has
+    /// found a possible first page are included.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();

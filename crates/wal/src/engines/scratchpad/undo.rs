@@ -3,11 +3,10 @@
 //! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how long
 //! it is. So a single store of 8 bytes, after a fence, is enough to create, extend, truncate or delete the journal.
 //!
-//! All processes see what a process has stored, even if the process dies before its stores are durable. If the dead
-//! process overwrote a journal's header, the durable header may still be the old one, and a crash would bring it back.
-//! So a count in the log's file is odd while a change is in progress, from the first store of the change until all of
-//! the change is durable. If a process finds an odd count that it has not stored itself, it first makes the journal's
-//! words and headers durable as it sees them.
+//! All processes see what a process has stored, even if the process dies before its stores are durable. So if a dead
+//! process overwrote a journal's header, a crash may bring the old header back. To prevent this, a count in the log's
+//! file is odd from the first store of a change until all of the change is durable. If a process finds an odd count
+//! that another process stored, it first makes the journal's words and headers durable as it sees them.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -56,7 +55,7 @@ struct Known {
 }
 
 impl Known {
-    /// Switches to another chain, which has these pages. Keeps the count of the change in progress.
+    /// Switches to another chain with these pages, but keeps the count of the change in progress.
     fn turn_to(&mut self, chain: u64, pages: Vec<u32>) {
         *self = Self { chain, pages, change: self.change, ..Self::default() };
     }
@@ -167,8 +166,8 @@ impl UndoLog {
         known.pages.get(index).copied().ok_or(LogError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
     }
 
-    /// Returns all pages of the journal, if there is one. After this call, recovery needs no other pages for the
-    /// journal, even after a crash.
+    /// Returns all pages of the journal, if there is one. On return the journal's words are durable, so after a crash
+    /// recovery needs no other pages for the journal.
     pub(super) fn pages(&self) -> Result<Vec<u32>, LogError> {
         let found = self.state()?;
         self.flush_words();
@@ -200,7 +199,7 @@ impl UndoLog {
 
     /// Returns which pages of the log are needed, as far as the writer of a journal knows. These are all pages that
     /// this process has taken, the pages of the journal, and the pages of the generation in force unless it is empty.
-    /// After this call, recovery needs no other pages, even after a crash.
+    /// The call makes durable the words by which recovery finds these pages. So after a crash recovery needs no others.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         let generation = read_active_word(self.nvm.load_u64(ACTIVE_OFFSET));
@@ -261,8 +260,8 @@ impl UndoLog {
     }
 
     /// Erases old journal headers in a page, from byte `from` of the journal on. That byte is in this page. After a
-    /// crash, the journal's new length may be durable although its new bytes are not. SQLite must not find the header
-    /// of an earlier journal in their place. The erasure is durable with the next fence.
+    /// crash, the journal's new length may be durable although the new bytes are not. In place of these bytes SQLite
+    /// must not find the header of an earlier journal. The erasure is durable with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
@@ -274,9 +273,9 @@ impl UndoLog {
         }
     }
 
-    /// Returns the offsets in a page where old journal headers may be, from byte `from` of the journal on. If a store
-    /// is durable without a flush, there are none, because a length then never becomes durable before the bytes that it
-    /// includes.
+    /// Returns the offsets in a page at which an old journal header may begin, from byte `from` of the journal on.
+    /// There are none if a store is durable without a flush: in that case the bytes are always durable before a length
+    /// that includes them.
     fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
         let first = index as u64 * STREAM_BYTES;
         let end = if self.region.nvm.is_durable_on_store() { first } else { first + STREAM_BYTES };
@@ -284,10 +283,11 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of the bytes that the caller cuts off the journal, if that end names a super-journal. The last
-    /// word of these bytes shows whether it does. If the end stayed, a later journal of the same length could become
-    /// durable without its own end. After a crash it would then name the wrong super-journal. A process that writes a
-    /// copy of the log home erases nothing: the pages belong to the original, whose users still need the end.
+    /// Erases the name of a super-journal in the bytes `cut`, which the caller cuts off the end of the journal. The
+    /// last word of these bytes shows whether they end with such a name. Without the erasure, a later journal of the
+    /// same length could become durable before its own end does. After a crash it would name the wrong super-journal. A
+    /// process that writes a copy of the log home erases nothing: the pages belong to the original, whose users still
+    /// need the name.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         if !self.region.is_writable() {
             return;
@@ -389,8 +389,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores the beginning of the journal. Stores the first word separately. If that word makes the journal hot, the
-    /// other bytes are stored first. If it ends the journal, the word is stored first.
+    /// Stores the beginning of the journal. Stores the first word separately. If that word makes the journal hot,
+    /// stores it after the other bytes. If it ends the journal, stores it before them.
     fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), LogError> {
         let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
             return self.store(known, chain, bytes, 0);

@@ -143,8 +143,8 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Returns a function that tells which pages of the log are needed, or `None` if that is not known. After this
-    /// call, recovery needs no other pages, even after a crash.
+    /// Returns a function that tells which pages of the log are needed, or `None` if that is not known. The call makes
+    /// durable what recovery needs to find these pages. So after a crash recovery needs no others.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
         // Only a writer that has applied everything committed knows which pages are needed.
         if !matches!(self.next_transaction(), Ok(None)) {
@@ -279,8 +279,8 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites the slot of the generation before the one in force. If the last switch is not
-        // durable, a crash might bring back that generation. So make the last switch durable first.
+        // There are two slots, and the new generation overwrites the older one. If the last switch is not durable yet,
+        // a crash might bring back the older generation. So make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {
             generation,

@@ -68,13 +68,13 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
-            // Use the words only if each group was flushed before the next group was written. Otherwise groups before
-            // the last one may be lost, and the words do not show it: the disk may have lost power since then, for
-            // example because somebody has pulled out a stick.
+            // Use the words only if each group was flushed before the next group was written. Otherwise earlier groups
+            // may be lost although the words say that they are durable. For example, somebody may have unplugged the
+            // disk after the processes ended.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
-            // If the file is longer than the words say, a process may have died while it preallocated space. The file's
-            // length may then not be durable, so do not use the words.
+            // If the file is longer than the words say, a process may have died while it preallocated space. In that
+            // case the file's length may not be durable, so do not use the words.
             let left =
                 left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
             let left = left.map(|left| left.end);

@@ -24,8 +24,8 @@ const AT_HAND: u64 = 64 << 10;
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a byte position on. May also read the bytes that follow, but only those that are
-    /// before `end` or have left the ring.
+    /// Returns `len` bytes from a byte position on. May also read the bytes that follow, but only bytes that are before
+    /// `end`, or that are only on the device.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         // Load the shared words only if bytes have to be read, because recovery calls this method for each record of
         // the log.
@@ -33,7 +33,7 @@ impl Window {
         self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
     }
 
-    /// Like [`Window::get`], for bytes that must not reach beyond `end`.
+    /// Like [`Window::get`], for bytes that must end at or before `end`.
     fn within(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         if from + u64::from(len) > end {
             return Err(log.damaged(from, "a transaction's records"));

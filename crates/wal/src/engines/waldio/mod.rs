@@ -1,4 +1,4 @@
-//! WALDIO: the write-ahead log in preallocated blocks, written directly (Lee et al., USENIX ATC
+//! WALDIO: a write-ahead log in preallocated blocks, written by direct I/O (Lee et al., USENIX ATC
 //! 2015), with group commit.
 //!
 //! The file's blocks are initialised before they are used (section 4.1), so a commit is one write
@@ -120,9 +120,10 @@ impl Waldio {
         Self::join(block, superblock, path, options, segment, base, None)
     }
 
-    /// Recovers a log that no process has attached. Applies its groups in one pass, makes them durable (the process that
-    /// wrote the newest group may have died before the group was durable), and initialises the shared state. `left` is the
-    /// end of the log as the last processes left it, if that end is known to be durable.
+    /// Recovers a log that no process has attached. Applies its groups in one pass, makes them durable (the process
+    /// that wrote the newest group may have died before the group was durable), and initialises the shared state.
+    /// `left` is the end of the log according to the last processes, if everything before that end is known to be
+    /// durable.
     fn recover(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -457,7 +458,7 @@ impl LogReader for Waldio {
     }
 
     fn is_durable(&self, frame: u32) -> bool {
-        // A group becomes durable as a whole, so the place of the frame's record is enough to tell.
+        // A group becomes durable as a whole, so the position of the frame's record shows whether the frame is durable.
         let record = self.chains.record_of_frame(frame);
         record.is_some_and(|record| record.at & STAGED == 0 && record.at < self.group.durable_end())
     }
@@ -581,8 +582,7 @@ impl LogWriter for Waldio {
 
 impl Waldio {
     /// Returns whether the committer has to wait for the flush. Without Group Synch, always returns `true`. With Group
-    /// Synch, returns `true` if too many frames wait for a flush, or the first of them has waited too long (section
-    /// 4.3).
+    /// Synch, returns `true` if too many frames wait for a flush, or the first one has waited too long (section 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

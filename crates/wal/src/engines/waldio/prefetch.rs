@@ -81,7 +81,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         (self.joined_at..=end).contains(&from) && end - from >= len as u64
     }
 
-    /// Reads bytes, so that they are in `piece` or in `joined`.
+    /// Reads the requested bytes into `piece` or into `joined`.
     fn fetch(&mut self, from: u64, len: usize) -> Result<(), MediumError> {
         self.joined.clear();
         self.joined.extend_from_slice(self.piece.from(from));

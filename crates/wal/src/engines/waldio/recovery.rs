@@ -225,9 +225,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it; it is given only if
-    /// they made the log durable up to there and wrote nothing after it. If the scan finds the same end, it does not
-    /// search the rest of the file.
+    /// Finds the end of the log. Changes nothing. `left` is the log's end according to the last processes. A caller
+    /// passes it only if they made everything before it durable and wrote nothing after it. If the scan finds the same
+    /// end, it does not search the rest of the file.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, and the errors of `visit`.
@@ -312,8 +312,8 @@ impl Scan<'_> {
         u64::from(frame_bytes(page, unit, false))
     }
 
-    /// Determines what begins at a place. Returns `None` if neither a group nor a frame of the `embedded` layout begins
-    /// there. Otherwise returns whether it is an ordered group. `page` is a buffer for a page.
+    /// Determines what begins at an offset. Returns `None` if neither a group nor a frame of the `embedded` layout
+    /// begins there, `true` for an ordered group, and otherwise `false`. `page` is a buffer for a page.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { block_bytes, layout, .. } = *self.superblock;
         let log_id = self.superblock.head.log_id;
@@ -371,8 +371,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the length in bytes of the longest run of zeros that a valid body can have. A record that fills a page with
-    /// zeros has such a run.
+    /// Returns the largest number of consecutive zeros, in bytes, that a valid body can have. A record that fills a
+    /// page with zeros has so many.
     fn longest_hole(&self) -> u64 {
         2 * u64::from(self.superblock.head.page_bytes)
     }
@@ -448,8 +448,8 @@ impl Scan<'_> {
         decode_frame(bytes, page, block_bytes, log_id, self.slot.generation, at)
     }
 
-    /// Returns the blocks after the end at which a group or a frame of this generation begins. Fails with `Corrupt` if one of
-    /// these groups is ordered.
+    /// Returns those blocks after the log's end that begin with a group or a frame of this generation. Fails with
+    /// `Corrupt` if one of these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();
         // Skip the block in which the next group will begin. A group that begins there now is torn, and the next group

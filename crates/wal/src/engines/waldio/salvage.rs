@@ -25,7 +25,7 @@ use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 
 /// A log that is readable up to its damage.
 struct UpToDamage {
-    /// The log. None of its transactions has been applied yet.
+    /// The log. No transaction has been applied yet.
     log: Waldio,
     /// Byte position at which the transactions before the damage end.
     sealed: u64,
@@ -201,7 +201,8 @@ impl Behind<'_, '_> {
         (self.later)(transaction)
     }
 
-    /// Reads the group that begins at a place. Returns where the group ends, or `None` if no whole group begins there.
+    /// Reads the group that begins at this offset. Returns where the group ends, or `None` if no whole group begins
+    /// there.
     fn group(&mut self, at: u64) -> Result<Option<u64>, LogError> {
         let log_id = self.scan.superblock.head.log_id;
         let room = self.scan.block.len().saturating_sub(at);
@@ -289,8 +290,8 @@ impl Behind<'_, '_> {
         Ok(Some(end))
     }
 
-    /// Reads the transaction of embedded frames that begins at a place. Returns where the transaction ends, or `None` if no
-    /// whole transaction begins there.
+    /// Reads the transaction of embedded frames that begins at this offset. Returns where the transaction ends, or
+    /// `None` if no whole transaction begins there.
     fn frames(&mut self, from: u64) -> Result<Option<u64>, LogError> {
         let mut page = vec![0; self.scan.superblock.head.page_bytes as usize];
         let mut bytes = Vec::new();

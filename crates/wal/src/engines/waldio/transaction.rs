@@ -16,8 +16,8 @@ use crate::LogError;
 use crate::shared::delta_chains::{Record, apply_record};
 use crate::shared::group::{self, Framing, Generation, Geometry, Group, GroupOptions, RING_SHARE, Recovered};
 
-/// The bit of a record's place that says that the record is in the open transaction. The lower bits are then an offset
-/// in the transaction (`delta`), or the number of a frame of the transaction (`embedded`).
+/// A flag in the position of a record. If it is set, the record is in the open transaction, and the lower bits are an
+/// offset in the transaction (`delta`) or the number of a frame in it (`embedded`).
 pub(super) const STAGED: u64 = 1 << 63;
 /// The transaction being staged.
 #[derive(Default)]
@@ -157,8 +157,8 @@ impl Framing for WaldioFraming {
         ordered: bool,
     ) -> Result<u64, LogError> {
         if self.layout == Layout::Embedded {
-            // A group may hold more than one transaction. Counting them would require decoding all frames, including their
-            // checksums.
+            // A group may hold more than one transaction. To count them, this method would have to decode all frames
+            // and check their checksums.
             return Ok(1);
         }
         let corrupt = |what| LogError::Corrupt { offset, what };

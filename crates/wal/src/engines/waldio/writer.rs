@@ -1,9 +1,9 @@
 //! Stages a transaction in this process's memory, and seals it.
 //!
-//! A transaction that outgrows its share of the ring bypasses the ring. The writer itself then writes the transaction to the
-//! device, after everything sealed. Recovery ignores these blocks until the writer's last write completes them. In the
-//! `delta` layout, the last write replaces zeros by the group's header. In the `embedded` layout, the last write writes the
-//! last frames.
+//! A transaction that outgrows its share of the ring bypasses the ring. The writer itself then writes the transaction
+//! to the device, after all sealed transactions. Recovery ignores these blocks until the writer's last write completes
+//! them. In the `delta` layout, the last write replaces zeros by the group's header. In the `embedded` layout, the last
+//! write writes the last frames.
 
 use duralite_format::LogId;
 use duralite_format::record::{Base, RecordHeader};

@@ -139,7 +139,7 @@ impl Group {
         self.reach(first, first)
     }
 
-    /// Returns whether the file has space for any group. While the file has none, the log holds nothing that needs to be
+    /// Returns whether the file has space for any group. Without such space, the log holds nothing that needs to be
     /// durable.
     pub(crate) fn has_blocks(&self) -> bool {
         self.get(LENGTH) > self.geometry.data_offset
@@ -152,9 +152,9 @@ impl Group {
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file reach to an offset, and makes that length durable. Does so even if the file has that length
-    /// already, because another process may have allocated the space without making it durable. Otherwise each commit
-    /// would rely on its own write to make the file's size and blocks durable. The medium does not promise that, and
+    /// Makes the file reach to an offset, and makes that length durable. Syncs the length even if the file is long
+    /// enough already, because the process that allocated the space may not have synced it. If the length were not
+    /// durable, each commit would have to make it durable with its own write. The medium does not promise that, and
     /// every commit would cost a transaction of the file system's journal.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
@@ -167,8 +167,8 @@ impl Group {
                 return Err(LogError::LimitReached { limit_bytes: limit });
             }
             let step = step(length.saturating_sub(self.geometry.data_offset), self.geometry.block_bytes);
-            // Take at most half of the free space. The other half is for the database, because a checkpoint has to
-            // write the contents of the log to the database file.
+            // Take at most half of the free space. A checkpoint needs the other half to write the contents of the log
+            // to the database file.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
@@ -180,9 +180,9 @@ impl Group {
     /// Makes the file `wanted` bytes long, or at least `least` bytes if there is not enough space. The new length is
     /// durable on return.
     ///
-    /// Growing the file ends with a flush. If that flush fails, a group that this process is writing at the same time
-    /// is in doubt: the kernel reports the failure to only one of two callers, so the leader's own flush may not report
-    /// it. So this process writes no group while it grows the file, and a failed flush poisons the log.
+    /// Growing the file ends with a flush. While it grows the file, this process writes no group: if that flush failed,
+    /// the kernel might report the failure only to this call, and not to the flush of the group's leader. A failed
+    /// flush poisons the log.
     fn reach(&self, wanted: u64, least: u64) -> Result<(), LogError> {
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
@@ -228,11 +228,11 @@ impl Group {
     }
 }
 
-/// The number of blocks by which a log grows at first. The number is small, because the log fills new blocks with
-/// zeros, and a program that opens a database, commits once and closes it has to wait for that.
+/// The number of blocks by which a log grows at first. The number is small, because new blocks have to be filled with
+/// zeros, for which even a program that commits only once has to wait.
 const FIRST_BLOCKS: u64 = 16;
-/// The number of blocks by which a log of medium size grows, that is, a log with between a third of this number and
-/// four times this number of blocks.
+/// The number of blocks by which a log of medium size grows. A log is of medium size if it has at least a third of this
+/// number of blocks, and at most four times this number.
 const STEP_BLOCKS: u64 = 256;
 const LARGEST_STEP: u64 = 16 << 20;
 
@@ -244,10 +244,10 @@ fn first_step(block_bytes: u32) -> u64 {
 /// Returns the number of bytes by which a log grows next. `bytes` is the size of the blocks that it has for groups.
 ///
 /// Each growth costs writing zeros to the new blocks, and a transaction of some six blocks in the file system's
-/// journal. So a small log becomes four times as long, which takes few growths. A longer log grows by [`STEP_BLOCKS`],
-/// and a very long one by a quarter or less, so that few of its blocks are zeroed and never used. The usual log of a
-/// database ends with a step of [`STEP_BLOCKS`]: SQLite checkpoints the database after 1,000 pages, and a log with as
-/// many blocks has grown by that number a few times.
+/// journal. So a small log grows to four times its size, to reach a useful size in few steps. A longer log grows by
+/// [`STEP_BLOCKS`], and a very long one by a quarter or less, so that few blocks are filled with zeros and never used.
+/// Most logs stop at some 1,000 blocks, because SQLite checkpoints the database after 1,000 pages. Their last steps are
+/// of [`STEP_BLOCKS`].
 fn step(bytes: u64, block_bytes: u32) -> u64 {
     let usual = u64::from(block_bytes) * STEP_BLOCKS;
     bytes.saturating_mul(3).min(usual).max(bytes / 4).clamp(first_step(block_bytes), LARGEST_STEP)
@@ -276,8 +276,8 @@ impl Group {
         }
     }
 
-    /// Writes and flushes everything that is sealed at the call, group by group. Stops if another thread has taken over
-    /// the lead. [`Group::write_group`] does the write and the flush of a group.
+    /// Writes and flushes, group by group, everything that is sealed at the time of the call. Stops if another thread
+    /// has taken over as leader. [`Group::write_group`] writes and flushes one group.
     pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), LogError> {
         self.check()?;
         let goal = self.tail().position;
@@ -324,7 +324,7 @@ impl Group {
         }
     }
 
-    /// Makes a closed group durable: this is where a group is written and, with `durability=full`, flushed.
+    /// Makes a closed group durable: writes it and, with `durability=full`, flushes it.
     ///
     /// One write writes the closed group from the ring. Does not write if another leader has done so or has taken over.
     /// `durable` is the value of `DURABLE` from which this leader computed the group's offset in the file.
@@ -339,8 +339,8 @@ impl Group {
         let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
         padding.fill(0);
         self.read_ring(start, content);
-        // Check that the bytes just read belong to this group. They do if `DURABLE` has not changed, because the
-        // group's place in the file and in the ring can belong to another group only after `DURABLE` has moved. If this
+        // Check that the bytes just read belong to this group. They do if `DURABLE` has not changed, because another
+        // group can get this group's place in the file and in the ring only after `DURABLE` has moved. Even if this
         // leader is stopped here and writes late, it writes the same bytes as any other leader of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
@@ -351,12 +351,11 @@ impl Group {
         bytes.ok_or(LogError::Unexpected("a group that ends before it begins")).map_err(poison)?;
         let completed = self.framing.complete(content, generation, offset, self.is_ordered());
         let transactions = completed.map_err(poison)?;
-        // The writer that sealed the group's last transaction may have extended the file, and made the new length durable.
+        // The writer that sealed the group's last transaction may have extended the file, so ask for the file's length.
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.write_durably(offset, whole, self.options.durability);
         committed.map_err(|source| self.failed(source)).map_err(poison)?;
-        // A flush by another process may have failed after this process wrote the group and before it flushed the
-        // group.
+        // Between this process's write and its flush, another process's flush may have failed.
         self.check()?;
         self.activity.groups.fetch_add(1, Ordering::Relaxed);
         self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
@@ -371,13 +370,13 @@ impl Group {
         }
     }
 
-    /// Waits until everything that is sealed at the call is as durable as the setting `durability` demands.
+    /// Waits until everything that was sealed before the call is as durable as the setting `durability` demands.
     pub(crate) fn drain(&self) -> Result<(), LogError> {
         self.wait_for(self.tail())
     }
 
-    /// Makes everything that is sealed at the call survive a power loss, even if the settings let the log acknowledge
-    /// commits earlier (invariant 5).
+    /// Makes everything that was sealed before the call survive a power loss, even if the settings let the log
+    /// acknowledge commits earlier (invariant 5).
     pub(crate) fn force(&self) -> Result<(), LogError> {
         self.drain()?;
         if self.get(FLUSHED) >= self.durable().position {
@@ -480,17 +479,17 @@ impl DurabilityWaiter for Group {
 // the exchange fails.
 //
 // **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). The
-// stopped thread still holds the lock, and no other process can tell it from a slow one. After a while another thread
-// takes over the lock and writes the same group again. When the stopped thread continues, perhaps long after, it may
-// still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So it
-// writes the bytes of that group, which are in the file already, and does no harm. The write would do harm only if a
-// new generation had reused that part of the file. So each process counts in a word how many of its threads may write,
-// and a new generation waits until no other living process has such a thread ([`Group::lead_alone`]).
+// stopped thread still holds the lock, and no other process can distinguish it from a slow one. After a while another
+// thread takes over the lock and writes the same group again. When the stopped thread continues, perhaps much later, it
+// may still do one write. Before it was stopped, it had checked that its group was the oldest that was not durable. So
+// it writes the bytes of that group, which are in the file already. That does no harm, unless a new generation has
+// reused that part of the file. So each process counts in a word how many of its threads may write, and a new
+// generation waits until no other living process has such a thread ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it tries again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How many times a thread checks, while no thread leads, whether the threads that may still write have finished. Their
-/// writes may be about to end.
+/// The number of checks, one `PAUSE` apart, of whether the threads that may still write have finished. This number
+/// applies while there is no leader. The threads may be about to finish their writes.
 const LOOKS: u32 = 20;
 
 /// The leader lock, while a thread holds it.
@@ -577,9 +576,8 @@ impl Group {
         self.segment.is_alive(process).map_err(|source| self.failed(source))
     }
 
-    /// Takes the leader lock from a leader that has made no progress for too long. The more replaced leaders may still
-    /// be writing, the longer this call waits: the cause may be a slow device, and more writers would not make it
-    /// faster.
+    /// Takes the leader lock from a leader that has made no progress for too long. This call waits longer if replaced
+    /// leaders may still be writing, because the device may only be slow, and more writers would not help.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
@@ -626,9 +624,9 @@ impl Group {
         Ok(count)
     }
 
-    /// Takes the leader lock, and waits until no other thread can write to the device any more, not even late. Returns
-    /// `Busy` if another process that may still write does not finish in time, because that process is stopped or its
-    /// device hardly makes progress.
+    /// Takes the leader lock, and waits until no other thread can still write to the device, not even one that was
+    /// stopped. Returns `Busy` if another process that may still write does not finish in time, because that process is
+    /// stopped or its device hardly makes progress.
     pub(super) fn lead_alone(&self) -> Result<Leader<'_>, LogError> {
         let deadline = self.deadline();
         let mut watch = Watch::default();
@@ -638,8 +636,8 @@ impl Group {
                 break leader;
             }
             self.depose_dead_leader()?;
-            // If this thread has taken the lock over, free it at once: everything is durable, so the thread has nothing
-            // to write as an ordinary leader. The next round takes the lock as `ALONE`.
+            // If this call has made the thread an ordinary leader, free the lock at once, because everything is durable
+            // and such a leader has nothing to write. The next round takes the lock as `ALONE`.
             drop(self.take_over(&mut watch)?);
             self.pause_until(deadline)?;
         };
@@ -675,15 +673,15 @@ impl Group {
         LogError::Busy { path: self.geometry.path.clone(), what }
     }
 
-    /// Lets other threads run for [`PAUSE`]. Waits on a word that no thread wakes, so that a simulated segment can
-    /// observe the sleep.
+    /// Lets other threads run for [`PAUSE`]. Sleeps on a word of the segment, although no thread wakes it, so that a
+    /// simulated segment can observe the sleep.
     fn pause(&self) {
         let word = self.get(LEADER);
         self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
     }
 
     /// Makes everything sealed durable. The caller holds the WRITE lock and is about to start the log over. Returns
-    /// `false` if a thread is left that could still write to the log.
+    /// `false` if some thread could still write to the log.
     pub(super) fn settle(&self) -> Result<bool, LogError> {
         self.force()?;
         let (mut watch, mut looks) = (Watch::default(), LOOKS);
@@ -693,8 +691,8 @@ impl Group {
                 return Ok(true);
             }
             // If there is a leader, it is about to finish its work, so wait for it until the deadline. If there is
-            // none, each remaining writer was replaced as leader, or failed to become leader and is about to stop
-            // counting as a writer. So check only a few times.
+            // none, each remaining writer either was replaced as leader, or tried to become leader, failed, and is
+            // about to subtract itself from the count. So check only a few times.
             match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),

@@ -25,10 +25,10 @@ impl Group {
     /// durable together with the first blocks. With `keep_bytes`, shrinks the file at the end.
     ///
     /// The generation's slot stores the least length of the file. This method lowers `LENGTH` before it writes the
-    /// slot, and makes the slot durable before it shrinks the file. So neither the slot nor `LENGTH` ever promises
-    /// bytes that are gone, wherever this process dies or the power fails. Only the holder of WRITE appends, so the new
-    /// generation is still empty when the file is shrunk. A process that still reads the old generation finds out that
-    /// the old generation is over.
+    /// slot, and makes the slot durable before it shrinks the file. So even if this process dies or the power fails at
+    /// any step, neither the slot nor `LENGTH` promises bytes that are gone. Only the holder of WRITE appends, so the
+    /// new generation is still empty when the file is shrunk. A process that still reads the old generation finds out
+    /// that the old generation is over.
     pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, LogError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.force()?;
@@ -91,8 +91,8 @@ impl Group {
             number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            // Store the length that is known to be durable, although the file may seem longer. If a slot with a greater
-            // length became durable before the file did, recovery would take the log for a truncated one.
+            // Store the length that is known to be durable, even if the file is longer. Otherwise the slot could become
+            // durable before the file's greater length does, and recovery would take the log for a truncated one.
             file_bytes: self.get(LENGTH),
             position: self.get(INTENT_POSITION),
             time_ms: self.get(INTENT_TIME),

@@ -1,8 +1,8 @@
 //! Determines the state in which the last processes left a log, from the words that they shared.
 //!
-//! If a process dies, the words tell the other processes how to continue. After the last process has ended, the words
-//! tell the next process the same, as long as the shared memory exists. If they show that no operation was in progress,
-//! the log is durable up to its end, and nothing was written after the end.
+//! If a process dies, the words tell the other processes how to continue. The shared memory may also outlive the last
+//! process, and then tells the next process the same. If the words show that no operation was in progress, the log is
+//! durable up to its end, and nothing was written after the end.
 
 use super::Recovered;
 use crate::shared::group::{
@@ -41,7 +41,7 @@ pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
         && word(FLUSHED)? >= end
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
-    // A generation without a group may not be durable itself, so such a log has to be recovered.
+    // If the generation has no group yet, the generation itself may not be durable. So such a log has to be recovered.
     if !is_quiet || end <= start {
         return None;
     }

@@ -15,14 +15,14 @@
 //! compare-and-exchange. The holder of the leader lock closes the open group by another compare-and-exchange, writes
 //! the group with one write, flushes it, and moves `DURABLE`. Either process may die at any instruction. If it dies
 //! before its exchange, it may have changed `FRONTIER`, `ENDS`, `DIRECT_END` and `LENGTH`, bytes of the ring, and bytes
-//! of the device after the last durable group. None of these count yet: the next process sets or writes them again. If
-//! it dies after the exchange, the words say what is left to do, and the next leader does that from the ring
-//! (invariants 4, 7, 9). Another thread may replace a leader whose process is stopped: see [`Group::take_over`], and
-//! "Stopped leaders" in `commit.rs`.
+//! of the device after the last durable group. None of these changes has an effect, because the next process overwrites
+//! them. If it dies after the exchange, the words say what remains to be done, and the next leader does it with the
+//! bytes in the ring (invariants 4, 7, 9). Another thread may replace a leader whose process is stopped: see
+//! [`Group::take_over`], and "Stopped leaders" in `commit.rs`.
 //!
 //! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable.
-//! The leader word holds the slot of the thread's process. Leading, sleeping and replacing a leader are all in
-//! [`Group::wait_for`]. One other thread may write beside the leader: the holder of WRITE itself writes and flushes a
+//! The leader word holds the slot of the thread's process. [`Group::wait_for`] has the code for leading, sleeping and
+//! replacing a leader. One other thread may write beside the leader: the holder of WRITE itself writes and flushes a
 //! transaction that bypasses the ring, between [`Group::begin_direct`] and [`Group::publish_direct`], without the
 //! leader lock.
 //!
@@ -72,13 +72,12 @@ const LEADER: u64 = 512;
 /// Not 0 once a write or flush of the log has failed in any process, or a group was inconsistent. No process uses the log after
 /// that (invariant 9).
 const POISON: u64 = 640;
-/// The byte position up to which the log is flushed, and so survives a power loss. It moves with [`DURABLE`], except
-/// with `durability=normal`: then only [`Group::force`] moves it.
+/// The byte position up to which the log is flushed, and so survives a power loss. It moves with [`DURABLE`], but with
+/// `durability=normal` only [`Group::force`] moves it.
 const FLUSHED: u64 = 768;
 /// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes
-/// before this end are on the device, and not in the ring. So if a leader's group ends here, that leader has nothing to
-/// write. The word may be beyond [`TAIL`] while a writer seals a transaction that bypasses the ring, or if that writer
-/// has died.
+/// before this end are on the device, and not in the ring. So a leader has nothing to write if its group ends here. The
+/// word is beyond [`TAIL`] while a writer seals a transaction that bypasses the ring, and after such a writer has died.
 const DIRECT_END: u64 = 896;
 /// The words on which committers sleep, by the parity of their group's number. The thread that wakes them adds 1 first.
 const SLEEPERS: [u64; 2] = [1024, 1152];
@@ -168,8 +167,8 @@ const _: () = assert!(INTENT_TIME + 8 <= SETTINGS);
 // The interface between group commit and the log that it serves. Group commit knows byte positions, groups and
 // generations, but no format.
 
-/// Each generation begins at a multiple of this number of bytes, and the file ends at one. No device has blocks larger
-/// than this.
+/// Each generation begins at a multiple of this number of bytes, and the file's length is such a multiple too. No
+/// device has larger blocks.
 pub(crate) const AREA_BYTES: u64 = 4096;
 
 /// The layout of groups in the file.
@@ -232,7 +231,8 @@ pub(crate) trait Framing: Send + Sync {
     /// Returns the number of bytes between the beginning of a group and its first transaction, a multiple of 8.
     fn header_bytes(&self) -> u64;
 
-    /// Returns the bytes that stand in for the header of a group that was opened at `time_ms`, until the group is closed.
+    /// Returns the bytes that take the place of a group's header until the group is closed. The group was opened at
+    /// `time_ms`.
     fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
 
     /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says whether
@@ -282,8 +282,8 @@ pub(crate) struct Group {
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<LogError>>,
-    /// Whether a thread of this process panicked while it waited or led. If so, this process stops using the log. The
-    /// other processes go on as if this process had died at the instruction that panicked, which the protocol permits.
+    /// Whether a thread of this process panicked while it waited or led. If so, this process stops using the log. To
+    /// the other processes it is as if this process had died at that instruction, which the protocol permits.
     panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }
@@ -430,9 +430,9 @@ impl Group {
         self.framing.header_bytes()
     }
 
-    /// Returns whether every group is flushed before the next group is written (all but `durability=normal`). This is
-    /// the flag *ordered* of groups. The guarantee `ordered` of a log is something else: logs have it under Group
-    /// Synch, and often with `durability=normal`.
+    /// Returns whether every group is flushed before the next group is written, which is so unless `durability=normal`
+    /// is set. This is the flag *ordered* of a group. It is not the guarantee `ordered` of a log, which a log has under
+    /// Group Synch, and often with `durability=normal`.
     pub(crate) fn is_ordered(&self) -> bool {
         self.options.durability != Durability::Normal
     }
@@ -502,8 +502,8 @@ impl Group {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }
 
-    /// If the file does not reach to `end` as far as this process knows, asks for the file's length again, because
-    /// another process may have extended the file.
+    /// Asks for the file's length again if `end` is beyond the length that this process knows, because another process
+    /// may have extended the file.
     fn learn_len(&self, end: u64) -> Result<(), LogError> {
         if end <= self.block.len() {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::shared::group::{LEADER, RING, RING_BYTES, writing};
 const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 const OLD: [u8; 16] = [1; 16];
 const NEW: [u8; 16] = [2; 16];
-/// The byte position of the old bytes, and a later byte position with the same place in the ring.
+/// The byte position of the old bytes, and a later byte position at the same offset in the ring.
 const AT: u64 = DATA_OFFSET;
 const AGAIN: u64 = AT + RING_BYTES;
 

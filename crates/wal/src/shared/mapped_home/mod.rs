@@ -3,28 +3,26 @@
 //!
 //! # What is durable when
 //!
-//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as in every home. A write stores only
-//! those cache lines of the page that differ from the memory. It stores them either through the cache, from which the sync
-//! flushes them, or with non-temporal stores ([`HomeSync`]). On any other medium the home does the same, so that latencies
-//! can be measured there. But on such a medium, pages survive only the death of a process, until [`Home::drain`] syncs the
-//! file.
+//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as in every home. A write stores
+//! only those cache lines of the page that differ from the memory. It stores them either through the cache, from which
+//! the sync flushes them, or with non-temporal stores ([`HomeSync`]). On any other medium the home does the same, so
+//! that latencies can be measured, but pages survive only the death of a process, until [`Home::drain`] syncs the file.
 //!
-//! Every process sees a line that another process has stored but not flushed, although the line is not durable. If the
-//! process that stored it dies, the next writer writes the same pages again and finds no difference. So a writer also
-//! has to flush lines that it does not store itself, if another process may have stored them. A word that all processes
-//! share ([`MappedHome::sharing`]) tells a writer whether that is so. The word names the one process that has written
-//! since the last sync, or says that several have. If several have, a writer flushes all lines of each page that it
-//! writes, and `sync` syncs the file, so that the kernel writes back what any process has stored. Without that word, a
-//! home always assumes several writers.
+//! If a process stores a line and dies before it flushes the line, the other processes see the line, although it is not
+//! durable. The next writer writes the same page again, finds no difference, and stores nothing. So it must also flush
+//! lines that another process may have stored. A word that all processes share ([`MappedHome::sharing`]) tells a writer
+//! whether there may be such lines. The word names the one process that has written since the last sync, or says that
+//! several have. If several have, a writer flushes all lines of each page that it writes, and `sync` syncs the file, so
+//! that the kernel writes back what any process has stored. Without that word, a home always assumes several writers.
 //!
 //! # The file's size
 //!
 //! In every process the file has the size of the database, and nothing is allocated beyond that. A write makes the file
-//! grow. If SQLite announces the size that it expects ([`Home::hint`]), the home makes the file grow in advance. The
-//! home allocates the new part and takes its page faults before it stores anything there, so that no store can fail.
-//! Other processes may cut or grow the file under SQLite's locks. So the home asks for the file's size when SQLite asks
-//! for it, before a writer begins, and when an access lies beyond the known size. If another process has cut off a
-//! part, SQLite does not read that part.
+//! grow. If SQLite announces the size that it expects ([`Home::hint`]), the home makes the file grow in advance. Before
+//! the home stores anything in the new part, it allocates the space and takes the page faults, so that no store can
+//! fail. Other processes may cut or grow the file under SQLite's locks. So the home asks for the file's size when
+//! SQLite asks for it, before a writer begins, and when an access lies beyond the known size. If another process has
+//! cut off a part, SQLite does not read that part.
 //!
 //! # A file that another program truncates
 //!
@@ -240,9 +238,9 @@ impl MappedHome {
     }
 
     /// Makes durable what this process has stored. Returns `true` if no other process has stored anything since the
-    /// last sync. The caller keeps the state locked until it has changed the word that names the writers. So a thread
-    /// of this process that stores something later enters the process's name after that change, and the name is not
-    /// lost.
+    /// last sync. The caller keeps the state locked until it has cleared the word that names the writers. So if another
+    /// thread of this process stores something, it enters the process's name only after the word was cleared, and the
+    /// name is not lost.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -353,8 +351,8 @@ impl Home for MappedHome {
     }
 
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // Flush now, because not every checkpoint is followed by a sync. The next sync may be that of another process,
-        // which does not know which lines to flush.
+        // Flush now, because not every checkpoint is followed by a sync. The next sync may be by another process, which
+        // does not know the lines to flush.
         self.flush(&mut locked(&self.state)).map(drop)
     }
 
@@ -397,8 +395,7 @@ const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
 /// The most words that `Dirty` keeps, enough for 64 MiB of pages. A write that reaches this number flushes all lines.
 const MOST_CHUNKS: usize = 16 << 10;
 
-/// The dirty lines. The key is the number of a chunk of [`CHUNK_BYTES`], and the value has a bit for each line of the
-/// chunk.
+/// The dirty lines, by chunk of [`CHUNK_BYTES`]: the key is the chunk's number, and the value has a bit for each line.
 #[derive(Debug, Default)]
 struct Dirty(BTreeMap<u64, u64>);
 
@@ -445,7 +442,7 @@ impl Dirty {
     }
 }
 
-/// Returns the runs of ones in a word.
+/// Returns the ranges of consecutive ones in a word.
 fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
     std::iter::from_fn(move || {
         if lines == 0 {
@@ -453,7 +450,7 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
         }
         let start = lines.trailing_zeros();
         let count = (lines >> start).trailing_ones();
-        // If the run ends at the last bit, nothing is left, and a shift by 64 bits is not allowed.
+        // If the range ends at the last bit, nothing is left. A shift by 64 bits would overflow.
         let end = start + count;
         lines = if end >= u64::BITS { 0 } else { lines >> end << end };
         Some(u64::from(start)..u64::from(end))
@@ -518,14 +515,13 @@ impl Writers {
         word == NOBODY || word == *me
     }
 
-    /// Clears the word, because everything stored is durable. If `own`, only this process had stored something, and it
-    /// has flushed its lines. Otherwise several processes may have stored something, and the caller has synced the
-    /// file.
+    /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and
+    /// has flushed it. Without `own`, several processes may have stored something, and the caller has synced the file.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
-        // Clear only the expected value. If the word has another value, some process may have stored something since,
-        // so the word stays.
+        // Clear the word only if it has the expected value. If it has another value, some process may have stored
+        // something after the sync.
         let _ = segment.compare_exchange(*at, expected, NOBODY);
     }
 }

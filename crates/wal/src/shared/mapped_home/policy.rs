@@ -1,15 +1,15 @@
-//! Chooses which pages are *written through*, with non-temporal stores, and which are *written back*, through the cache and
-//! by a flush (paper, section 5.2.3).
+//! Chooses for each page one of two ways to write it (paper, section 5.2.3). A page is *written through* with
+//! non-temporal stores, or *written back* with stores to the cache and a later flush.
 //!
 //! Writing back flushes a line only once at each sync, however often the line was stored before. So writing through may
 //! cost less only for a page that is written once between syncs. As in the paper, the policy at first writes back every
 //! page, and counts its writes. The paper then writes through the pages that were written less often than the average.
 //!
 //! The paper assumes that this is the cheaper way for these pages. It also treats a page as hot if every transaction
-//! writes it once, although writing that page back saves no flush. The policy here writes a page through if that costs
-//! less. To find out, it times both ways, and counts how many lines of the page were stored and how many had to be
-//! flushed. The paper's rule is available for comparison ([`HomeSync::Average`]). Because pages become hot and cold,
-//! the policy repeats its measurements.
+//! writes it once, although writing that page back saves no flush. The policy of this module writes a page through only
+//! if that costs less. To determine the costs, it times both ways, and counts how many lines of the page were stored
+//! and how many had to be flushed. The paper's rule is available for comparison ([`HomeSync::Average`]). Because pages
+//! become hot and cold, the policy repeats its measurements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,14 +17,15 @@ use std::time::Duration;
 use crate::engine::media::HomeSync;
 use crate::shared::past_cache::Price;
 
-/// A sampling measures this many writes of each way: first it writes back, then it writes through.
+/// The number of writes in each half of a sampling. In the first half the home writes all pages back, in the second
+/// half it writes them through.
 const SAMPLE_WRITES: u32 = 128;
 /// Under the paper's rule, a sampling counts this many writes. Some hundred transactions make that many writes, enough
 /// for a meaningful average.
 const AVERAGE_WRITES: u32 = 2048;
-/// The number of writes between two samplings, as a multiple of the writes that a sampling measures of each way. The
-/// multiple is large, because a sampling writes some pages in the more expensive way. With these multiples, that is one
-/// of 64 writes, or one of 16 under the paper's rule.
+/// The pause between two samplings: this many times the writes in one half of a sampling, or, under the paper's rule,
+/// in a whole one. A sampling writes some pages in the more expensive way. With these pauses, that concerns one of 64
+/// writes, or one of 16 under the paper's rule.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
 /// The most pages that the policy counts. It needs a limit because a checkpoint may write all pages before it syncs.
@@ -196,8 +197,7 @@ mod tests {
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 
-    /// Returns how many pages the policy has decided to write in the way opposite to the general one; `None` before it
-    /// decides.
+    /// Returns how many pages the policy writes in the other way than most pages; `None` before it has decided.
     fn exceptions(policy: &Policy) -> Option<usize> {
         match &policy.phase {
             Phase::Decided { others, .. } => Some(others.len()),
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn each_page_goes_the_way_that_costs_less() {
-        // Here a non-temporal store costs half as much as a flush, so flushing is better only for a page that the home
-        // writes again before each sync.
+        // A non-temporal store costs half as much as a flush. So writing back pays only for a page that the home writes
+        // several times between two syncs.
         let policy = decided(10, 500, 250);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && !policy.is_through(7));
         // A non-temporal store costs twice as much as a flush, so nothing is written through.

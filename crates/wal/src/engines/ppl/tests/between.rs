@@ -1,6 +1,6 @@
-//! Lets other processes act between two steps of the process under test. The process under test uses the words that
-//! processes share through [`Shared`], and the log's memory through [`Memory`]. With [`Between`] the test says at
-//! which step the other processes act.
+//! Lets other processes act between two steps of the process under test. The process under test gets a [`Shared`] as
+//! its segment and a [`Memory`] as the log's memory. With [`Between`] the test says at which step the other processes
+//! act.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
