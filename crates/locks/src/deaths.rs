@@ -1,5 +1,5 @@
-//! Finds out whether a process that holds a lock is dead, when another process wants that lock. Frees the
-//! locks of dead processes.
+//! Frees the locks of dead processes. If a process wants a lock that another process holds, this module finds
+//! out whether that other process is dead.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks whether a process that holds a wanted lock is alive. So a process may
-/// be dead for this long before another process notices. Connections that can wait use this value: a
-/// connection in the queue tries again anyway, and a connection that begins to read can take another read
-/// mark instead.
+/// The shortest time between two checks of whether the holder of a wanted lock is alive. So a process may be
+/// dead for this long before another process notices. This value is for connections that need not have this
+/// lock at once: a connection in the queue tries again later, and a connection that begins to read can take
+/// another read mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// The shortest time between two such checks for a connection that cannot wait, and would get *busy* because
-/// of the lock. No program can learn of a process's death in less time than this.
+/// The same time for a connection that cannot wait, and would get *busy* because of the lock. It is so short
+/// that no program can learn of a process's death sooner.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.

@@ -243,8 +243,8 @@ impl<F: LockedFile> FileLock<F> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// Returns EXCLUSIVE even if the file does not hold it. The caller believes SQLite, which is a fault.
-    /// Tests use this function to check that they find that fault.
+    /// Returns EXCLUSIVE even if the file does not hold it. A caller that uses this trusts SQLite's claim to
+    /// hold the lock. That is a deliberate bug, which a test must notice.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }

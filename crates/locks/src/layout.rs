@@ -10,8 +10,8 @@ pub const WRITE: usize = 0;
 pub const CHECKPOINT: usize = 1;
 /// The first of the locks that are readers' marks. A connection that reads holds one of these locks shared.
 pub const FIRST_READ: usize = 3;
-/// The offset of the word that is not 0 if some users may read the segment but not write it. The process that
-/// maps the segment sets the word.
+/// The offset of the word that is not 0 if some users may read the segment but not write it. Processes that
+/// map the segment set this word.
 pub const OUTSIDE: u64 = 8;
 /// The number of bytes that the table takes in the segment. The table begins at a multiple of 64.
 pub const LAYOUT_BYTES: u64 = PLACES_OFFSET + WAITERS as u64 * LINE;
@@ -31,8 +31,8 @@ pub(crate) const fn member(process: usize) -> u64 {
 
 pub(crate) const HELD: u32 = 8;
 pub(crate) const CLAIMED: u32 = 16;
-/// The flag that says that the process has reserved WRITE for one of its connections, which has not asked for
-/// WRITE again yet.
+/// The flag that says that the process holds WRITE only as a reservation for one of its connections, which
+/// has not taken it up yet.
 pub(crate) const RESERVED: u64 = 1 << 24;
 /// The flag that says that one connection of the process holds both WRITE and CHECKPOINT.
 pub(crate) const BOTH: u64 = 1 << 25;

@@ -5,21 +5,20 @@
 //! connections ([`Holder`]s) that share a lock. Only the first connection that takes the lock, and the last
 //! that gives it back, change the word, under a mutex. The other connections take no mutex.
 //!
-//! **Mutual exclusion.** Each process announces itself before it looks. A process that wants a lock sets its
-//! bit and then reads the words of all others. Every operation is sequentially consistent, so of two
-//! processes that exclude each other at least one sees the other. If another process holds the lock in a way
-//! that excludes this one, the lock is *busy*. Of two processes that claim a lock exclusively, the process
-//! with the lower slot continues, and waits until the other process has withdrawn its claim. A process that
-//! wants the lock shared also waits until a claim is settled. A claim waits only for claims with a higher
-//! slot, so no circle of waiters can arise. A process that has withdrawn its claim on WRITE waits, without a
-//! claim, until the other process's claim is settled, and then tries again. The other process may not have
-//! got WRITE either, because a third process had it, and the third process may have given WRITE back
-//! meanwhile.
+//! **Mutual exclusion.** A process that wants a lock first announces that, by setting its bit, and then looks
+//! at the words of all others. Every operation is sequentially consistent, so of two processes that exclude
+//! each other at least one sees the other. If another process holds the lock in a way that excludes this one,
+//! the lock is *busy*. Of two processes that claim a lock exclusively, the process with the lower slot
+//! continues, and waits until the other process has withdrawn its claim. A process that wants the lock shared
+//! waits until the claiming process has got the lock or has withdrawn its claim. A process with a claim waits
+//! only for processes with a higher slot, so no deadlock can arise. A process that has withdrawn its claim on
+//! WRITE waits, without a claim, until the other process has got WRITE or has withdrawn too. Then it tries
+//! again: both may have failed because of a third process, and that process may have given WRITE back by
+//! then.
 //!
 //! **Death.** Only a process itself sets bits in its word. A process that finds the word of a dead process in
 //! its way clears that word by a compare-and-exchange. The word contains an epoch, which the next process in
-//! the slot advances. So the compare-and-exchange never clears the word of a living process in place of the
-//! dead one's.
+//! the slot advances. So the compare-and-exchange fails if a new process has taken over the slot.
 //!
 //! **Fairness of WRITE.** SQLite handles *busy* by dropping its snapshot and calling the busy handler, which
 //! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. During this sleep the connection is in the
@@ -33,8 +32,8 @@
 //! [`Table::with_turn`]. During a turn any running connection may take a free WRITE although others wait.
 //! After the turn the oldest waiter is next, so any other connection gets *busy* for WRITE, even if WRITE is
 //! free. A waiter may also take a free WRITE during a turn, with one exception. Some connections are known to
-//! ask for WRITE again at once, each time that they have given it back. A waiter of this kind leaves WRITE to
-//! the connection whose turn it is, as long as that connection is of this kind too.
+//! ask for WRITE again at once, each time that they have given it back. If the waiter and the connection
+//! whose turn it is are both of this kind, the waiter leaves WRITE to that connection.
 //!
 //! A connection that gives WRITE back wakes the oldest waiter, with one exception: within its turn, a
 //! connection that is known to ask for WRITE again at once wakes nobody. If it then does not ask again, the

@@ -18,11 +18,11 @@ pub struct Held {
     pub shared: u8,
     /// The locks that the process holds exclusively, one bit for each.
     pub exclusive: u8,
-    /// Whether the process holds WRITE only because it has reserved WRITE for one of its connections, which
-    /// has not asked for WRITE again yet.
+    /// Whether the process holds WRITE only as a reservation for one of its connections, which has not taken
+    /// WRITE up yet.
     pub is_reserved: bool,
-    /// The time since which the process has held the oldest of its read marks without a break, in nanoseconds
-    /// of the segment's clock. `None` if the process holds no read mark.
+    /// When the process took the read mark that it has held for the longest time, in nanoseconds of the
+    /// segment's clock. `None` if the process holds no read mark.
     pub reads_since: Option<u64>,
 }
 
@@ -72,8 +72,8 @@ impl Table {
         !self.queue.is_empty()
     }
 
-    /// Counts the read marks that living processes hold. Also returns the time for which the oldest mark has
-    /// been held by its process without a break.
+    /// Counts the read marks that living processes hold. Also returns the longest time for which a process
+    /// has held one of these marks without a break.
     ///
     /// # Errors
     /// If the kernel does not report which processes are alive.

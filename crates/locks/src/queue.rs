@@ -38,8 +38,8 @@ const fn waiter(index: usize) -> u64 {
     WAITERS_OFFSET + index as u64 * 8
 }
 
-/// Returns the offset of the words of a place other than its waiter's word. They are on a cache line of their
-/// own.
+/// Returns the offset of the other words of a place, that is, of all its words except the waiter's word. They
+/// are on a cache line of their own.
 pub(crate) const fn place(index: usize) -> u64 {
     PLACES_OFFSET + index as u64 * LINE
 }
@@ -50,11 +50,11 @@ const FUTEX: u64 = 8;
 /// The offset, in a place, of the time at which the waiter last stamped the place.
 const SEEN: u64 = 16;
 
-/// The value of one ticket in a waiter's word. The bits below the ticket hold the process slot plus 1.
+/// A waiter's word is the ticket times this number, plus the process slot plus 1.
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
-/// The longest time for which a waiter sleeps at once. Then it checks whether the process that should have
+/// The longest single sleep of a waiter. After it, the waiter checks whether the process that should have
 /// woken it has died.
 pub(crate) const SLICE: Duration = Duration::from_millis(10);
 
@@ -90,9 +90,8 @@ impl Queue {
         (0..high).map(|index| (self.words.load(waiter(index)), index)).filter(|(waiter, _)| *waiter != 0)
     }
 
-    /// Returns whether the queue is empty. A connection that enters the queue after this call enters it
-    /// first, and then checks whether WRITE is free. So it gets a free WRITE although this call has not seen
-    /// the connection.
+    /// Returns whether the queue is empty. A connection may enter the queue just after this call. That does
+    /// no harm: once it is in the queue, it checks whether WRITE is free, so it does not miss a free WRITE.
     pub(crate) fn is_empty(&self) -> bool {
         let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -179,7 +178,7 @@ impl Queue {
             if self.words.load(word) != 0 {
                 return false;
             }
-            // Raise the number of the highest place first, so that every place in use is always below it.
+            // Raise `HIGH_WAITER` first, so that every place in use is always below it.
             self.raise_mark(*index as u64 + 1);
             self.words.compare_exchange(word, 0, own).is_ok()
         })?;

@@ -21,13 +21,13 @@ use crate::queue::Queue;
 
 /// The time for which a reservation of WRITE is valid.
 pub(crate) const RESERVATION: Duration = Duration::from_millis(20);
-/// How many times a connection checks, every 50 us, whether another process still claims the lock.
+/// The number of checks, 50 us apart, of whether another process still claims the lock.
 const PATIENCE: u32 = 2000;
 /// The length of a turn: the time for which connections that are not in the queue may take WRITE ahead of the
 /// oldest waiter.
 const TURN: Duration = Duration::from_micros(300);
-/// A connection that does nothing but commit asks for WRITE again within this time after it has given WRITE
-/// back.
+/// The limit for asking for WRITE *at once*. A connection that does nothing but commit asks for WRITE again
+/// within this time after it has given WRITE back.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// The reason why a lock was not taken.
@@ -76,11 +76,10 @@ pub struct Table {
 #[derive(Default)]
 struct Local {
     exclusive: [Option<u64>; SLOTS],
-    /// Whether this process has WRITE only as a reservation, for a connection that has not asked for WRITE
-    /// again yet.
+    /// Whether this process holds WRITE only as a reservation for one of its connections, which has not taken
+    /// WRITE up yet.
     reserved: bool,
-    /// Whether the holder of CHECKPOINT has it only to start the log over, and took it together with the read
-    /// marks.
+    /// Whether the holder of CHECKPOINT took it together with the read marks, only to start the log over.
     is_starting_over: bool,
 }
 
@@ -112,16 +111,16 @@ pub(crate) struct Holding {
     /// The connection's ticket among the waiters for WRITE, kept until the connection gets the lock. 0 if it
     /// has no ticket.
     pub(crate) ticket: u64,
-    /// The time that the connection has slept for WRITE beyond what SQLite has asked for. This
-    /// time counts towards the connection's next sleeps.
+    /// How much longer the connection has slept for WRITE than SQLite asked. The connection's next sleeps are
+    /// shorter by this time.
     pub(crate) ahead: Duration,
     /// The time at which the last sleep for WRITE ended, in nanoseconds of the segment's clock.
     pub(crate) woke: u64,
     /// The time at which the connection last gave WRITE back while others waited for it, in nanoseconds of
     /// the segment's clock. 0 once the connection has asked for WRITE again.
     gave_back: u64,
-    /// Whether the connection, the last time that it gave WRITE back while others waited, asked for it again
-    /// within `AT_ONCE`.
+    /// Whether the connection asked for WRITE again within `AT_ONCE` when it last gave WRITE back while
+    /// others waited.
     pub(crate) comes_back: bool,
 }
 
@@ -228,9 +227,9 @@ impl Holder {
 
 impl Holder {
     /// Takes `count` locks exclusively, beginning with `first`: either all of them or none. A connection that
-    /// asks for all read marks but the first is about to start the log over, and must also have CHECKPOINT
-    /// (invariant 45). If it does not hold CHECKPOINT yet, this call takes CHECKPOINT too, and the connection
-    /// gives CHECKPOINT back together with the marks.
+    /// asks for all read marks except the first one is about to start the log over, and must also have
+    /// CHECKPOINT (invariant 45). If it does not hold CHECKPOINT yet, this call takes CHECKPOINT too, and the
+    /// connection gives CHECKPOINT back together with the marks.
     ///
     /// # Errors
     /// `Busy` if one of the locks is not available now. WRITE is not available while a waiter is the next to
@@ -269,8 +268,8 @@ fn mask_of(first: usize, count: usize) -> u8 {
     (((1u16 << count) - 1) << first) as u8
 }
 
-/// Returns whether these locks are all read marks but the first. SQLite takes these marks together and
-/// exclusively only to start the log over. A checkpoint and recovery take marks one by one.
+/// Returns whether these locks are the read marks without the first one. SQLite takes these locks together
+/// and exclusively only to start the log over. In a checkpoint and in recovery it takes marks one by one.
 #[must_use]
 pub const fn is_start_over(first: usize, count: usize) -> bool {
     first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
@@ -465,10 +464,10 @@ impl Table {
                     continue;
                 }
                 // Of two processes with exclusive claims, the process with the lower slot continues, so this
-                // process gives way to a lower slot. A process with a higher slot sees this process's bits
-                // and withdraws, unless it looked earlier and is about to take the lock. The process with the
-                // higher slot may also be stopped before it does either, possibly for long. `patience` ends
-                // the wait for such a process.
+                // process gives way to a lower slot. A process with a higher slot gives way to this one: it
+                // sees this process's bits and withdraws. But if it looked before this process set its bits,
+                // it takes the lock instead. It may also be stopped for long before it withdraws or takes the
+                // lock, so `patience` limits the wait.
                 if exclusive && process < own {
                     return Ok(Looked::Claimed(process));
                 }
@@ -482,9 +481,8 @@ impl Table {
         Ok(Looked::Free)
     }
 
-    /// Waits until another process has got the lock that it claims, or has withdrawn its claim. It may have
-    /// withdrawn because a third process had the lock, and the third process may have given the lock back by
-    /// now. This process claims nothing meanwhile, so no process waits for it.
+    /// Waits until another process has got the lock that it claims, or has withdrawn its claim. This process
+    /// claims nothing during the wait, so no process waits for it.
     fn until_settled(&self, process: usize, mask: u64, patience: &mut u32) {
         loop {
             *patience = patience.saturating_sub(1);
@@ -619,14 +617,15 @@ impl Shares {
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
-    /// Counts the first connection that shares the lock. The caller holds the mutex, and the process already
-    /// has the lock in the segment.
+    /// Sets the count to 1 for the first connection that shares the lock. The caller holds the mutex, and the
+    /// process already has the lock in the segment.
     pub(crate) fn begin(&self, slot: usize) {
         self.0[slot].0.store(1, Ordering::Release);
     }
 
-    /// Subtracts the last connection, under the mutex, before the process gives back the lock in the segment.
-    /// Returns `false` if another connection has joined and remains, or if there was none.
+    /// Takes one connection off the count, under the mutex. Returns `true` if it was the last one: the
+    /// process must then give back the lock in the segment. Returns `false` if other connections remain, or
+    /// if there was none.
     pub(crate) fn end(&self, slot: usize) -> bool {
         while self.any(slot) {
             if self.leave(slot) {
@@ -643,7 +642,7 @@ impl Shares {
 // Readers who may not write the segment, called outside readers. The reasoning is in lib.rs.
 
 impl Table {
-    /// Returns whether outside readers permit this process to hold exclusively the locks that it has claimed.
+    /// Returns whether outside readers permit this process to take the locks that it claims exclusively.
     /// `checkpoints` says whether this process holds CHECKPOINT.
     fn outside_permits(&self, checkpoints: bool, first: usize, count: usize) -> Result<bool, LockError> {
         if !self.can_be_read_only {
@@ -671,9 +670,9 @@ impl Table {
     }
 
     /// Takes a lock shared, as an outside reader. The caller is the first connection of this process to take
-    /// it. Returns `false` if a process holds or claims the lock exclusively. A lock that is no mark is only
-    /// examined and not taken: SQLite takes such a lock only to find out whether it is free, and gives it
-    /// back at once.
+    /// it. Returns `false` if a process holds or claims the lock exclusively. If the lock is not a read mark,
+    /// this function only checks whether it is free: SQLite takes such a lock only for that check, and gives
+    /// it back at once.
     fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {
             return Ok(false);

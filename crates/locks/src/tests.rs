@@ -371,7 +371,7 @@ fn a_claim_that_comes_to_nothing_keeps_nobody_from_a_lock_that_is_free() {
     let holder = table.holder();
     assert_eq!(holder.lock_exclusive(WRITE, 1), Ok(()));
     holder.unlock_exclusive(WRITE, 1);
-    // A claim that is never settled makes the lock busy. So does a claim after which process 0 gets the lock.
+    // If process 0 never withdraws its claim, the lock is busy. The lock is also busy if process 0 gets it.
     memory.state().words[word] |= claim;
     assert_eq!(holder.lock_exclusive(WRITE, 1), Err(LockError::Busy));
     let others = Arc::clone(&memory);
@@ -562,7 +562,8 @@ fn a_process_that_dies_at_any_operation_leaves_no_lock_and_no_place_behind() {
 enum Event {
     Waits(usize),
     Turn(usize),
-    /// A connection took a lock that was free. The value says whether another connection had queued by then.
+    /// A connection took a free lock. The value says whether another connection was in the queue at that
+    /// time.
     PassedOver(bool),
 }
 
@@ -623,16 +624,16 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
                 for other in 0..THREADS {
                     if waiting[other].is_some_and(|(since, _)| since < own) {
                         by_later_ones[other] += 1;
-                        // `id` may pass `other` only if `id` drew its ticket, or found itself the oldest
-                        // waiter, before `other` came.
+                        // `id` may pass `other` only if `other` came after `id` had drawn its ticket, or
+                        // after `id` had found itself the oldest waiter.
                         assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
                     }
                 }
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each running connection may pass once, because it may have looked for waiters before any
-                // connection began to wait.
+                // Each running connection may pass the waiters once, because it may have checked for waiters
+                // before any connection began to wait.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

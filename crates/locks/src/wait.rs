@@ -66,12 +66,13 @@ impl Table {
     /// Sleeps until it is the turn of this ticket and WRITE is reserved. Returns whether WRITE was reserved
     /// in time.
     ///
-    /// A connection that asks for WRITE again at once, each time that it has given WRITE back, wakes no
-    /// waiter before its turn is over. So such a connection wakes the next waiter here, in advance, when its
-    /// own turn begins. That waiter then sleeps no longer than the turn. A waiter that is itself such a
-    /// connection watches the lock for a moment before it sleeps. All other waiters sleep at once, because
-    /// the holder of the lock needs the processor. The holder wakes the next waiter when it gives the lock
-    /// back.
+    /// Usually the holder of WRITE wakes the next waiter when it gives WRITE back. A connection that is known
+    /// to ask for WRITE again at once (`at_once`) wakes no waiter during its turn. So it wakes the next
+    /// waiter here, in advance, when its turn begins. That waiter then sleeps until about the end of the
+    /// turn.
+    ///
+    /// A waiter that is itself such a connection watches the lock for a moment before it sleeps. All other
+    /// waiters sleep without watching, because the holder of the lock needs the processor.
     fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
         let queue = &self.queue;
         let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
@@ -86,9 +87,9 @@ impl Table {
                 waiter.show();
                 waiter.wakes()
             });
-            // Read how much of the turn is left before looking at the lock. A connection that gives the lock
-            // back after the turn wakes this waiter, so the waiter does not miss a lock that becomes free in
-            // between.
+            // First read how much time is left of the turn, and then look at the lock. If a connection gives
+            // the lock back in between, after the turn, it wakes this waiter. So the waiter does not miss the
+            // free lock.
             let turn = queue.left_of_turn();
             let own = waiter.as_ref().map(|waiter| waiter.index);
             let oldest = queue.oldest().map(|(index, _)| index);

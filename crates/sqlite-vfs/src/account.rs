@@ -32,7 +32,7 @@ pub struct Summary {
 
 /// A log in use.
 pub trait Accounted: Send + Sync {
-    /// Returns what the log has done so far, or `None` while another thread uses it.
+    /// Returns the log's summary, or `None` while another thread uses the log.
     fn summary(&self) -> Option<Summary>;
 }
 
@@ -45,8 +45,8 @@ struct Account {
 
 #[derive(Default)]
 struct Fate {
-    /// The commits to those logs of the database that are no longer in use, with the engine and the guarantee
-    /// of the last of these logs. `None` if the database has had no such log.
+    /// The commits to those logs of the database that this process no longer uses, with the engine and the
+    /// guarantee of the last of these logs. `None` if there is no such log.
     served: Option<Summary>,
     /// The text to report about the database if no log has ever served it.
     plain: Option<String>,

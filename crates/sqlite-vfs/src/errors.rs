@@ -10,8 +10,8 @@ use duralite_wal::{ErrorKind, LogError};
 pub struct Failure {
     pub code: c_int,
     pub message: String,
-    /// The constant part of a message that differs from attempt to attempt. `None` if the whole message is
-    /// constant.
+    /// The part of the message that is the same at each attempt. `None` if the whole message is the same at
+    /// each attempt.
     reason: Option<String>,
 }
 

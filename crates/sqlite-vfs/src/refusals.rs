@@ -11,8 +11,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-/// How many times a reader tries to lock the process's reason while another thread writes it. There is a
-/// limit because a child that is forked during the write finds the reason locked for good.
+/// How many times a thread tries to lock the process's reason, which another thread may be writing. There is
+/// a limit because a child that is forked during the write finds the reason locked for good.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
@@ -20,13 +20,13 @@ struct Own {
     /// The value of [`COUNT`] after this thread's last refusal.
     number: u64,
     last: Option<CString>,
-    /// A text of another thread that was returned to the caller. This thread keeps the text alive as long as
-    /// the caller may use it.
+    /// A copy of another thread's text, which this thread has returned to the caller. It stays alive as long
+    /// as the caller may use it.
     borrowed: Option<CString>,
 }
 
 /// The number of refusals in this process so far. The variable is public, so that a host can read it before
-/// each call of SQLite without a call of a function.
+/// each call of SQLite without calling a function.
 pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {

@@ -74,7 +74,7 @@ unsafe fn tell(routines: *const ApiRoutines, message: *mut *mut c_char, text: &s
 }
 
 /// # Safety
-/// `db` is null or an open connection of the SQLite that `api` is from.
+/// `db` is null or an open connection of the SQLite to which `api` belongs.
 unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Result<(), RegisterError> {
     let is_strict = settings::is_strict();
     let looked_at = !db.is_null() && (is_strict || entry.loaded || entry.make_default);

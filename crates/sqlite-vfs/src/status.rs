@@ -12,7 +12,7 @@ use crate::settings::{self, Settings};
 /// count covers one process or all processes.
 pub type Status = Vec<(&'static str, String)>;
 
-/// The counts of the outcomes of this process's concurrent transactions.
+/// The counts of what became of this process's concurrent transactions.
 const CONCURRENCY: [(&str, Counter); 7] = [
     ("commits_merged", Counter::Merged),
     ("conflicts_page", Counter::PageConflicts),

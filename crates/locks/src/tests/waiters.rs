@@ -300,7 +300,7 @@ fn the_first_sleeps_of_a_busy_handler_are_one() {
     };
     assert_eq!(sleep(1), (1, 8));
     assert_eq!((sleep(2), sleep(5)), ((0, 8), (0, 8)));
-    // From here on the connection has slept as long as SQLite has asked for.
+    // The sleeps that SQLite has asked for now add up to the time that the connection has slept.
     assert_eq!(sleep(10), (1, 18));
     assert_eq!(sleep(15).1, 33);
     // The connection gives up, does something else, and begins again.

@@ -1,6 +1,6 @@
-//! Serves commits: locks the log for their writes, waits until they are durable, and acknowledges them.
-//! Before each of these writes and acknowledgements, this module checks that the log is still in the place
-//! where the next open of the database looks for it.
+//! Serves commits: locks the log for the writes of a commit, waits until the commit is durable, and
+//! acknowledges it. Before each write and each acknowledgement, this module checks that the log is not known
+//! to have been deleted.
 //!
 //! People delete files. A process that has a deleted log open could continue to write to that log, and
 //! everything that the process commits would be lost when it dies. So each process looks now and then whether
@@ -24,9 +24,9 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
 
-/// The least time in nanoseconds between two checks whether the log was deleted. A commit in between costs no
-/// system call for this check, so a connection acknowledges such a commit even if the log has just been
-/// deleted.
+/// The least time in nanoseconds between two checks of whether the log was deleted. A commit between two
+/// checks costs no system call for this purpose, so a connection acknowledges it even if the log has just
+/// been deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
 /// Returns whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. If
@@ -38,8 +38,9 @@ fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
 }
 
 impl Attachment {
-    /// Returns the log, locked for a write of `bytes` bytes by the holder of the WRITE lock. If the write has
-    /// to wait for a flush, this function waits before it locks the log, because readers need the mutex too.
+    /// Locks the log for a write of `bytes` bytes, and returns it. The caller holds the WRITE lock. If the
+    /// write has to wait for a flush, this function waits before it locks the log, because readers need the
+    /// mutex too.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
         self.check_home()?;
         self.check_found()?;
@@ -84,11 +85,11 @@ impl Attachment {
         ArchivedWords::new(&*self.segment, ARCHIVED_OFFSET)
     }
 
-    /// Returns whether the caller must look for an archive of the database, and if there is one, record in
-    /// the archive's file what it does to the database. The answer is `false` if this process has already
-    /// looked ([`Self::has_looked_for_line`]) and no sidecar has set the archive's words in the segment. A
-    /// database that gets an archive later gets a sidecar first, and the sidecar sets these words before it
-    /// archives anything of the log.
+    /// Returns whether the caller must look for an archive of the database. If there is one, the caller must
+    /// record in the archive's file what it is about to do to the database. The answer is `false` if this
+    /// process has already looked ([`Self::has_looked_for_line`]) and no sidecar has set the archive's words
+    /// in the segment. A database that gets an archive later gets a sidecar first, and the sidecar sets these
+    /// words before it archives anything of the log.
     pub fn may_be_archived(&self) -> bool {
         !self.has_looked_for_line.load(Ordering::Relaxed) || self.archived().have_been_set()
     }
@@ -164,10 +165,10 @@ impl Attachment {
         if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
     }
 
-    /// Refuses to acknowledge a commit in a log that is known to have been deleted. A process that saves the
-    /// log first sets the word of the segment that says so, and then copies the log. A committer first writes
-    /// the log and then loads that word. So either the copy has the commit, or this function refuses the
-    /// commit. The copy may also have a commit that this function refuses.
+    /// Refuses to acknowledge a commit in a log that is known to have been deleted. A process that saves a
+    /// deleted log first sets a word of the segment (`LOG_DELETED`), and then copies the log. A committer
+    /// first writes the log and then loads that word. So either the copy has the commit, or this function
+    /// refuses the commit. The copy may also have a commit that this function refuses.
     #[inline]
     pub fn check_found_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);

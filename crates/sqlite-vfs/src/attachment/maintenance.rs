@@ -115,8 +115,8 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// Takes the turn for the background thread, which alone calls this. Returns `None` when the thread must
-    /// stop. Also returns `None` when the thread wants to checkpoint and a connection keeps it from doing so
+    /// Takes the turn. Only the background thread calls this. Returns `None` when the thread must stop. Also
+    /// returns `None` when the thread wants to checkpoint (`checkpoint`) and a connection prevents that
     /// (`hold_off`). The next commit then asks for a checkpoint again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);

@@ -97,9 +97,8 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
 
 /// The rights of this process's user on a log.
 enum Access {
-    /// The user may read and write. A commit waits through this waiter until it is durable, and does not hold
-    /// the mutex of the log while it waits. `None` if the engine makes transactions durable when they are
-    /// sealed.
+    /// The user may read and write. A commit uses this waiter to wait until it is durable, without holding
+    /// the log's mutex. `None` if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
     /// The user may only read. Such a user can make nothing durable, and cannot wait for a process that makes
     /// commits durable, so there is no waiter.
@@ -117,8 +116,8 @@ pub struct Attachment {
     /// The engine's view of the database file (its home), through which SQLite and this VFS access the file.
     /// `None` if the engine has no such view.
     home: Mutex<Option<Arc<dyn Home>>>,
-    /// The error that every commit gets once some program has truncated the database file while the home had
-    /// the file mapped.
+    /// Set once some program has truncated the database file while the home had it mapped. From then on every
+    /// commit gets this error.
     home_cut: OnceLock<String>,
     /// The counters of this process's use of the log.
     recorder: Option<Arc<Recorder>>,
@@ -240,8 +239,8 @@ impl Attachment {
         settled && self.log().may_start_over().unwrap_or(true)
     }
 
-    /// Asks followers to read the log to its end, so that the log can start over. After an error the answer
-    /// is as if there were no followers, because an attempt to start the log over meets the same error.
+    /// Asks followers to read the log to its end, so that the log can start over. After an error the result
+    /// is the same as without followers, because an attempt to start the log over meets the same error.
     pub fn ask_followers(&self) -> Followers {
         self.log().ask_followers().unwrap_or(Followers::None)
     }
@@ -271,8 +270,9 @@ impl Attachment {
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// Attaches the log again if need be, for a user who may only read it, as [`Log::look_again`] does. The
-    /// log may then have a new home object, so this function renews the object that [`Self::home`] returns.
+    /// For a user who may only read the log: attaches the log again if necessary, as [`Log::look_again`]
+    /// does. The log may then have a new home object, so this function renews the object that [`Self::home`]
+    /// returns.
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
@@ -294,7 +294,7 @@ impl Attachment {
         }
     }
 
-    /// Returns what a user sees of the log who may only read it. Returns `None` for a user who may write.
+    /// Returns the view of the log for a user who may only read it. Returns `None` for a user who may write.
     pub fn outside(&self) -> Option<&Outside> {
         match &self.access {
             Access::Full(_) => None,
@@ -348,8 +348,7 @@ impl Attachment {
         slots.iter().find_map(|slot| slot.try_lock().ok()?.upgrade())
     }
 
-    /// Notes that this thread has taken WRITE. If `has_write` is `false`, notes instead that it releases
-    /// WRITE.
+    /// Notes that this thread has taken WRITE, or, if `has_write` is `false`, that it releases WRITE.
     pub fn set_writer(&self, has_write: bool) {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
@@ -360,10 +359,10 @@ impl Attachment {
         self.writer.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Notes that some program has truncated the database file, for the reason `why`, while the home had the
-    /// file mapped. From now on commits to the WAL and checkpoints fail. As [`Self::home_failed`] does, this
-    /// function also notes that a process that attaches the log again must first write all committed pages
-    /// once more. That process maps the file as it is then.
+    /// Notes that some program has truncated the database file while the log's home had it mapped. From now
+    /// on commits to the WAL and checkpoints fail, with the error `why`. As with [`Self::home_failed`], the
+    /// next process that attaches the log must first write all committed pages to the file again. That
+    /// process maps the file at its new size.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();
@@ -389,9 +388,9 @@ impl Attachment {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// Returns the gate: a turn that keeps concurrent connections from beginning transactions while any
-    /// connection has it. As with [`Self::restart_turn`], at most one connection among all processes has the
-    /// gate at a time.
+    /// Returns the gate: a turn that a connection takes to keep concurrent connections from beginning
+    /// transactions. As with [`Self::restart_turn`], at most one connection among all processes has the gate
+    /// at a time.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }

@@ -14,8 +14,8 @@ use super::Attachment;
 /// The values of the segment's word that says which kind of guard is in the database's header.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// The value of the same word while another log is about to replace this one. A user of this log that finds
-/// this value first reads the database's header, to see which log the header names now.
+/// The value of the word for the guard's kind while another log is about to replace this one. A user of this
+/// log that finds this value first reads the database's header, to see which log the header names now.
 const REPLACED: u64 = 3;
 
 /// The offset in bytes, in the first region of the wal-index, of SQLite's count of changes of the database
@@ -102,8 +102,8 @@ impl Attachment {
         self.segment.store(HOME_SYNCED, writes + 1);
     }
 
-    /// Notes that this process is about to write something to the file and to sync it at once. Until that
-    /// sync the file counts as not synced, however many writes were counted.
+    /// Notes that this process is about to write to the file, and to sync it right after that. Until that
+    /// sync [`Self::home_is_synced`] returns `false`.
     pub fn home_in_doubt(&self) {
         self.segment.store(HOME_SYNCED, 0);
     }
@@ -139,13 +139,13 @@ impl Attachment {
         self.word_of_index(FRAMES)
     }
 
-    /// If a process has died while it started the log over, does the rest of its work. SQLite starts the log
-    /// over with two stores: first, that the log has no frames, and then, that checkpoints have written no
-    /// frames to the database file. If the process dies between these stores, connections would believe that
-    /// the first frames of the next commits are in the database file already (invariant 15). The caller has
-    /// just got WRITE, so no living process is between the two stores.
+    /// If a process has died while it started the log over, finishes what that process began. SQLite starts
+    /// the log over with two stores: first, that the log has no frames, and then, that checkpoints have
+    /// written no frames to the database file. If the process dies between these stores, connections would
+    /// believe that the first frames of the next commits are in the database file already (invariant 15). The
+    /// caller has just got WRITE, so no living process is between the two stores.
     ///
-    /// Returns whether there was work to do. If so, a connection that began to read before this call must
+    /// Returns whether there was such a process. If so, a connection that began to read before this call must
     /// begin its transaction again, because it looks only for frames after those that it believes to be in
     /// the database file.
     pub fn complete_start_over(&self) -> bool {

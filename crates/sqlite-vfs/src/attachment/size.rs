@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use duralite_medium::{PROCESS_SLOTS, Segment};
 use duralite_wal::engine::Fill;
 
-/// The log counts as too large when it has this many times the frames that it had when a connection first
-/// checkpointed it.
+/// The log counts as too large when it has grown to this many times its number of frames at the first
+/// checkpoint.
 const FACTOR: u32 = 4;
 /// The number of frames below which a log never counts as too large.
 const LEAST_FRAMES: u32 = 1000;
@@ -38,7 +38,7 @@ pub struct Bound {
 }
 
 /// If this many attempts to start the log over have failed because a reader stayed, the next attempt asks
-/// transactions that have been writing for long to end.
+/// long-running write transactions to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
@@ -91,7 +91,7 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Returns whether transactions that have been writing for long should be asked to end, because too many
+    /// Returns whether a connection should ask long-running write transactions to end, because too many
     /// attempts to start the log over have failed while a reader stays.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
@@ -105,9 +105,9 @@ impl Bound {
         self.postponed.store(frames.saturating_add(distance), Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt to start the log over. If a reader stays, the log must grow further before each
-    /// next attempt. If many short readers prevented the attempt, the next attempt is due soon, because such
-    /// readers come and go.
+    /// Notes a failed attempt to start the log over. If a reader stays, the log must grow further before the
+    /// next attempt is due. If many short readers prevented the attempt, the next attempt is due soon,
+    /// because such readers come and go.
     pub fn postpone(&self, reader_stays: bool) {
         let limit = self.limit().unwrap_or(LEAST_FRAMES);
         let distance = if reader_stays {
@@ -123,10 +123,10 @@ impl Bound {
 /// After a failed attempt to make room, connections fill another part of the log before the next attempt is
 /// due. The size of that part is the log's limit divided by this number.
 const DISTANCE: u64 = 8;
-/// If an attempt to make room has waited in vain for other connections, then for this time, in nanoseconds,
-/// later attempts do not wait for them. An attempt waits earlier only if another eighth of the log has been
-/// filled. Without this limit every transaction could wait: once a write has found no room, each transaction
-/// makes an attempt when it begins.
+/// An attempt to make room may wait for other connections. If it has waited in vain, later attempts do not
+/// wait until this time, in nanoseconds, has passed, or until another eighth of the log has been filled.
+/// Without this limit every transaction could wait: once a write has found no room, each transaction makes an
+/// attempt when it begins.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a process knows about the room in a log.
@@ -192,8 +192,8 @@ impl Room {
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt to make room: a reader still needed frames that the log had to give up.
-    /// `patient_at` is the time of the attempt, if the attempt waited for other connections.
+    /// Notes a failed attempt to make room. `patient_at` is the time of the attempt, if the attempt waited
+    /// for other connections.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
         let used = self.used.load(Ordering::Relaxed);
@@ -204,9 +204,9 @@ impl Room {
     }
 }
 
-/// The lowest bits of a turn's word. They hold the slot of the process that has the turn. The word without
-/// these bits is the time in nanoseconds at which the turn ends, which is therefore less than a microsecond
-/// too early.
+/// The lowest bits of a turn's word, which hold the slot of the process that has the turn. The other bits are
+/// the time in nanoseconds at which the turn ends. Without the lowest bits, that time is less than a
+/// microsecond too early.
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 

@@ -16,8 +16,8 @@ use crate::sqlite::{Sqlite, plain};
 /// The number of the file control, which spells "Dura". SQLite's own numbers are below 100.
 pub const OPERATION: c_int = 0x4475_7261;
 
-/// A question contains the address of this value if this copy of the library asks it. This copy does not
-/// answer another copy's question, which may have another layout.
+/// A question begins with the address of this value, which shows that this copy of the library asks. Another
+/// copy's question may have another layout, so this copy does not answer it.
 static MARK: u8 = 1;
 
 #[repr(C)]
@@ -46,7 +46,7 @@ pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
 pub enum Subject<'a> {
     /// A database of this VFS, which stays open while the work runs.
     Ours(&'a Db),
-    /// Any other database. The text says how it is open.
+    /// Any other database. The text says why it is not one of this VFS, for example that it has no file.
     Plain(&'a str),
 }
 
@@ -57,7 +57,7 @@ pub enum Subject<'a> {
 /// connection.
 ///
 /// # Safety
-/// `connection` is an open connection of this SQLite, on this thread.
+/// `connection` is an open connection of this SQLite, and this thread may use it.
 pub unsafe fn about<T>(
     sqlite: &Sqlite,
     connection: *mut Connection,
@@ -89,7 +89,7 @@ pub unsafe fn about<T>(
         let why = refusals::last_error().unwrap_or_else(|| format!("code {code}"));
         return Err(Failure::new(code, format!("duralite: {why}")));
     };
-    // SAFETY: `file` is a text of SQLite's that stays while the database is open.
+    // SAFETY: `file` is SQLite's own text, which stays valid while the database is open.
     if unsafe { CStr::from_ptr(file) }.is_empty() {
         return Ok(work(Subject::Plain("it has no file")));
     }

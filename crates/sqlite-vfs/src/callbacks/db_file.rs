@@ -87,8 +87,8 @@ const fn methods(version: c_int) -> IoMethods {
 /// pages at once.
 const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
-/// The method tables, one for each version of the base VFS's methods. SQLite looks at the version before it
-/// calls a later method.
+/// The method tables, one for each version of the base VFS's methods. SQLite checks the version before it
+/// calls a method that the first version lacks.
 static METHODS_1: IoMethods = methods(1);
 static METHODS_2: IoMethods = methods(2);
 static METHODS_3: IoMethods = methods(3);
@@ -118,8 +118,9 @@ macro_rules! with_db {
 }
 
 /// Does the same as [`with_db`], for calls that SQLite never makes between deleting the WAL and closing the
-/// database. The last close may leave the guard on the database. If SQLite makes such a call, it does not
-/// close the database but continues with it, so the macro first takes that guard off.
+/// database. The guard may still be on the database when SQLite has deleted the WAL, so that it can stay
+/// after the last close. A call of this macro shows that SQLite is not closing the database, so the macro
+/// first takes that guard off.
 macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
@@ -135,7 +136,7 @@ macro_rules! with_open_db {
 macro_rules! forward {
     ($db:ident, $method:ident, $missing:expr, $($arg:expr),*) => {
         match $db.base.methods().and_then(|methods| methods.$method) {
-            // SAFETY: the base VFS's own file, with SQLite's arguments unchanged.
+            // SAFETY: the method gets its own file, and SQLite's arguments unchanged.
             Some(method) => unsafe { method($db.base.as_ptr(), $($arg),*) },
             None => $missing,
         }
@@ -167,7 +168,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             // The base VFS in this child still counts the locks of the parent's connections. Release these
             // locks here, while the files of all these connections still exist.
             registration.enter();
-            // The database belongs to the parent process, so this child releases nothing of it.
+            // The database belongs to the parent process, so this child must not release anything of it.
             std::mem::forget(db);
         }
         let code = base.close();
@@ -312,8 +313,7 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         // SAFETY: SQLite passes the argument that belongs to the operation.
         ask::OPERATION => unsafe { ask::answer(db, arg) }.then_some(ffi::OK),
         ffi::FCNTL_BUSYHANDLER => {
-            // SAFETY: SQLite passes its pair of function and argument, which last as long as the file is
-            // open.
+            // SAFETY: SQLite passes a function and its argument. Both stay valid as long as the file is open.
             unsafe { db.host.set_busy_handler(arg.cast()) };
             None
         }
@@ -325,9 +325,10 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             (code != ffi::OK).then_some(code)
         }),
         ffi::FCNTL_PDB => {
-            // SAFETY: SQLite passes a place of its own, which lasts as long as the file is open.
+            // SAFETY: SQLite passes the address of its pointer to the connection. The address stays valid as
+            // long as the file is open.
             unsafe { db.host.set_connection(arg.cast()) };
-            // SAFETY: SQLite passes where it keeps the connection that has just opened this file.
+            // SAFETY: this address holds SQLite's pointer to the connection that has just opened this file.
             let is_elsewhere = unsafe {
                 let connection = arg.cast::<*mut ffi::Connection>();
                 !connection.is_null() && db.sqlite.has_main_elsewhere(*connection)
@@ -443,9 +444,9 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() || is_concurrent {
             // A null address makes SQLite read the page by `xRead` instead. A mapped page would be wrong in
             // four cases. The first page has the guard, which `xRead` removes. For a user who may only read
-            // the log, this VFS checks each read afterwards. If the log has a home, the newest pages are
-            // there and not in the file. A concurrent connection reads its own snapshot.
-            // SAFETY: SQLite passes where it wants the address.
+            // the log, this VFS checks each read afterwards. If the engine has its own view of the file (a
+            // home), the newest pages are only in that view. A concurrent connection reads its own snapshot.
+            // SAFETY: SQLite passes a place for the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;
         }

@@ -9,8 +9,8 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::shield::shield;
 
-/// The methods that all files beside a database have in common. The table is of version 1, because SQLite
-/// calls no later methods on such a file. SQLite locks the database and not these files, so the methods for
+/// The methods that all files beside a database have in common. SQLite calls no method of a later version on
+/// such a file, so the table has version 1. SQLite locks the database and not these files, so the methods for
 /// locks do nothing.
 pub const BESIDE_DATABASE: IoMethods = IoMethods {
     version: 1,

@@ -113,7 +113,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
         let code = match *journal {
             Journal::Own(db) if db.is_own() => db.journal.close(),
-            // The journal belongs to the parent process, so this child releases nothing of it.
+            // The journal belongs to the parent process, so this child must not release anything of it.
             Journal::Own(db) => {
                 std::mem::forget(db);
                 ffi::OK

@@ -67,7 +67,7 @@ unsafe fn registration_of(vfs: *mut Vfs) -> &'static Registration {
 pub unsafe fn ours(vfs: *mut Vfs) -> Option<&'static Registration> {
     // SAFETY: as promised by the caller.
     let name = unsafe { vfs.as_ref() }?.name;
-    // SAFETY: only `table` gives a VFS this very text.
+    // SAFETY: only `table` makes a VFS whose name is at this address.
     (name == VFS_NAME.as_ptr()).then(|| unsafe { registration_of(vfs) })
 }
 
@@ -150,8 +150,8 @@ unsafe extern "C" fn open(
     })
 }
 
-/// Opens a rollback journal if this VFS keeps it or passes SQLite's calls for it on. Returns `false` if the
-/// base VFS has to open the file.
+/// Opens a rollback journal if this VFS keeps the journal, or wraps the base VFS's file for it. Returns
+/// `false` if the base VFS has to open the file.
 ///
 /// # Safety
 /// `file` is memory for a file of this VFS, and `name` ends with a zero.
@@ -366,7 +366,7 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
             }
         }
         match method!(registration.sqlite.parent, access) {
-            // SAFETY: the base VFS's own VFS, with SQLite's arguments unchanged.
+            // SAFETY: the method gets its own VFS, and SQLite's arguments unchanged.
             Some(access) => unsafe { access(registration.sqlite.parent.as_ptr(), name, flags, found) },
             None => ffi::IOERR_ACCESS,
         }
@@ -404,7 +404,7 @@ unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
             return microseconds;
         }
         match method!(registration.sqlite.parent, sleep) {
-            // SAFETY: the base VFS's own VFS, with SQLite's argument unchanged.
+            // SAFETY: the method gets its own VFS, and SQLite's argument unchanged.
             Some(sleep) => unsafe { sleep(registration.sqlite.parent.as_ptr(), microseconds) },
             None => 0,
         }
@@ -416,7 +416,7 @@ macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut Vfs $(, $arg: $type)*) -> $result {
             with_registration!(vfs, $missing, |registration| match method!(registration.sqlite.parent, $name) {
-                // SAFETY: the base VFS's own VFS, with SQLite's arguments unchanged.
+                // SAFETY: the method gets its own VFS, and SQLite's arguments unchanged.
                 Some(method) => unsafe { method(registration.sqlite.parent.as_ptr() $(, $arg)*) },
                 None => $missing,
             })

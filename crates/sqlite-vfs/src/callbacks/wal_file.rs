@@ -95,9 +95,9 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins. If the guard is not confirmed yet, also makes the guard
-    /// final and durable. If the guard is not provisional, the log may have had commits, so this function
-    /// first makes sure that the log may start over.
+    /// Takes the header that SQLite writes at the beginning of the WAL. If the guard is not confirmed yet,
+    /// makes it final and durable. Under a provisional guard the log has had no commits. Under any other
+    /// guard the log may have had commits, so this function first makes sure that the log may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {
@@ -125,7 +125,7 @@ impl Wal {
         self.answer(During::Write, written.map(|()| ffi::OK))
     }
 
-    /// Makes the checkpointed pages durable in the database file, before the log gives them up (invariant 6).
+    /// Makes the checkpointed pages durable in the database file before the log drops them (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
         // The log cannot start over while a stopped process may still write to it.
         if !self.attachment.may_start_over() {
@@ -150,7 +150,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         // SAFETY: `install` made this file, and SQLite closes it once.
         let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
         if !wal.db.is_own() {
-            // The WAL belongs to the parent process, so this child releases nothing of it.
+            // The WAL belongs to the parent process, so this child must not release anything of it.
             std::mem::forget(wal);
             // SAFETY: SQLite keeps this memory alive until `close` returns.
             unsafe { (*file).methods = ptr::null() };

@@ -67,7 +67,7 @@ struct Opened {
     /// The process that opened the database. In a child of that process this connection fails, releases
     /// nothing and writes nothing (invariant 14).
     process: ProcessId,
-    /// Whether a connection of the VFS's own opened the database.
+    /// Whether one of the VFS's own connections opened the database.
     is_helper: bool,
     /// Whether plain SQLite must not serve this database (`strict=on`).
     is_strict: bool,
@@ -76,7 +76,7 @@ struct Opened {
     placement: OnceLock<Result<LogPlacement, String>>,
 }
 
-/// The journal mode that SQLite believes in, and what this connection knows about the guard.
+/// What this connection knows about SQLite's journal mode and about the guard.
 #[derive(Default)]
 struct Mode {
     /// Whether SQLite has deleted the WAL, and has done nothing since.
@@ -296,7 +296,7 @@ impl Db {
         self.sqlite.fail(&Failure::new(code, message))
     }
 
-    /// Returns whether a connection of the VFS's own opened the database.
+    /// Returns whether one of the VFS's own connections opened the database.
     pub fn is_helper(&self) -> bool {
         self.opened.is_helper
     }
@@ -389,8 +389,8 @@ impl Db {
         self.mode.saw_rollback_guard.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that SQLite has deleted the WAL. If `leaving` is `false`, notes instead that SQLite has done
-    /// something else since.
+    /// Notes that SQLite has deleted the WAL, or, if `leaving` is `false`, that SQLite has done something
+    /// else after that.
     pub fn set_leaving_wal(&self, leaving: bool) {
         self.mode.leaving_wal.store(leaving, Ordering::Relaxed);
         if leaving {
@@ -411,15 +411,15 @@ impl Db {
         self.mode.leaving_wal.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes what will serve the WAL when SQLite opens it. The note holds as long as SQLite keeps the lock
-    /// that it is getting now.
+    /// Notes what will serve the WAL when SQLite opens it. The note is valid as long as SQLite keeps the lock
+    /// that it is taking now.
     pub fn prepare(&self, prepared: Prepared) {
         let previous = locked(&self.service.prepared).replace(prepared);
         drop(previous);
     }
 
-    /// Returns what [`Self::prepare`] noted, if the note still holds. If the note is a log, the caller takes
-    /// it, so only the first call returns it.
+    /// Returns what [`Self::prepare`] noted, if the note is still valid. If a log was noted, only the first
+    /// call returns it, because that caller takes it.
     pub fn take_prepared(&self) -> Option<Prepared> {
         let mut prepared = locked(&self.service.prepared);
         match &*prepared {
@@ -433,9 +433,9 @@ impl Db {
         locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
-    /// Forgets what [`Self::prepare`] noted, if the note does not hold under the lock `level`, which SQLite
-    /// has now. Without SHARED no note holds. If SQLite has a lock to write, it may set WAL mode itself, so a
-    /// note that there is no log does not hold.
+    /// Forgets what [`Self::prepare`] noted, if the note is not valid under `level`, the lock that SQLite has
+    /// now. Without SHARED no note is valid. With a stronger lock than SHARED, SQLite may set WAL mode
+    /// itself, so a note that there is no log is not valid.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
@@ -446,9 +446,9 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // Until now the note has kept the log attached. So a connection that closed in that time was not
-            // the log's last user, and left guard and log in place. Therefore this connection, when it
-            // closes, must check whether a log is left, as it does after it was refused EXCLUSIVE.
+            // Until now the note has kept the log attached. Another connection that closed in that time was
+            // not the log's last user, so it left guard and log in place. Therefore this connection must
+            // check at its close whether a log is left, as after it was refused EXCLUSIVE.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
@@ -630,8 +630,8 @@ impl Db {
         }
     }
 
-    /// Returns whether SQLite writes the log into this file when it closes the WAL for the last time. SQLite
-    /// does so even if the file was moved, unless a copy of the file needs the log.
+    /// Returns whether SQLite writes the log into this file when the last user closes the WAL. SQLite does so
+    /// even if the file was moved, unless a copy of the file needs the log.
     pub fn takes_log_home(&self) -> bool {
         let serving = self.serving().filter(|(_, serving)| *serving != Serving::Journal);
         serving.is_some_and(|(attachment, _)| !self.is_replaced_by_copy(attachment.id()))
@@ -667,8 +667,9 @@ impl Db {
         }
     }
 
-    /// Answers SQLite's deletion of the WAL. Returns whether the log may stay (`on_close=keep`), and keeps
-    /// the log for now if it may. Only SQLite's next call shows whether this is the last close.
+    /// Answers SQLite's deletion of the WAL. Returns whether the log may stay after the last close
+    /// (`on_close=keep`). If so, this connection keeps the log for now, because only SQLite's next call shows
+    /// whether this is the last close.
     pub fn keep_log(&self) -> bool {
         self.change_state(|state| match state {
             State::Lingering { log, is_kept } => {
@@ -806,10 +807,10 @@ impl Db {
 
 /// The time, by the segment's clock, at which the commit of this connection's transaction began.
 ///
-/// The latency of a commit counts from this time, at which SQLite writes the transaction's first page to the
-/// WAL. Earlier, the transaction's statements run, or the application does something else. If a transaction
-/// outgrows SQLite's cache, SQLite writes pages before the commit. The latency then counts from the first of
-/// these pages.
+/// The latency of a commit is measured from this time, at which SQLite writes the transaction's first page to
+/// the WAL. The statements of the transaction run before this time, so they do not count. If a transaction
+/// outgrows SQLite's cache, SQLite writes pages before the commit. The latency is then measured from the
+/// first of these pages.
 #[derive(Default)]
 pub struct CommitClock {
     /// The time in nanoseconds; 0 while SQLite has written nothing since the last commit.
@@ -819,10 +820,11 @@ pub struct CommitClock {
 }
 
 impl CommitClock {
-    /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
-    /// asks for the time and returns the time. Such a write is the first one after a commit, or it is not
-    /// behind the transaction's first write. In the second case SQLite has rolled that transaction back, and
-    /// another one begins. (In exclusive locking mode SQLite does not tell the VFS of a rollback.)
+    /// Notes that SQLite writes at this offset of the WAL. If this is the first write of a transaction, asks
+    /// for the time and returns it. It is the first write if SQLite has written nothing since the last
+    /// commit. It also is if its offset is not greater than that of the current transaction's first write:
+    /// SQLite has then rolled that transaction back, and begins another one. (In exclusive locking mode
+    /// SQLite does not tell the VFS of a rollback.)
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
         if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
             return None;

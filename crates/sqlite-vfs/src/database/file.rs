@@ -32,7 +32,7 @@ pub struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// Makes the value for the file that the base VFS has just opened by this path.
+    /// Identifies the file that the base VFS has just opened by this path.
     pub fn of(base: BaseFile, path: &Path) -> Self {
         Self { named: named_file(base, path), mapped: AtomicBool::new(false) }
     }

@@ -29,9 +29,9 @@ const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
-    /// Returns the bytes at the file's beginning as they are on disk, and how many bytes the file has there.
-    /// If the engine's home holds the header, the bytes on disk, except for the guard, are out of date until
-    /// the home has written everything to the file (`drain`).
+    /// Returns the first bytes of the file, as they are on disk, and how many of these bytes the file has. If
+    /// the engine's home holds the header, the bytes on disk, except for the guard, are out of date until the
+    /// home has written everything to the file (`drain`).
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -132,10 +132,10 @@ impl Db {
         Ok(())
     }
 
-    /// Shows SQLite a change counter that it has never seen, once after it has left WAL mode, so that SQLite
-    /// drops its cache (invariant 46). Commits to the WAL need not have changed the counter, so SQLite would
-    /// trust a cache that is out of date. Only the check of the cache reads the counter without the rest of
-    /// the header, so this function changes no other read.
+    /// Shows SQLite a change counter that it has never seen, so that SQLite drops its cache (invariant 46).
+    /// Does so once after SQLite has left WAL mode. Commits to the WAL need not have changed the counter, so
+    /// SQLite would trust a cache that is out of date. SQLite reads the counter without the rest of the
+    /// header only to check its cache, so this function changes no other read.
     pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
         if offset == guard::COUNTER.start as u64
             && buf.len() < HEADER_BYTES
@@ -161,7 +161,7 @@ impl Db {
         Err(Failure::new(ffi::BUSY, message))
     }
 
-    /// Returns the home of the attached log, through which this VFS then reads and writes the database.
+    /// Returns the home of the attached log. This VFS then reads and writes the database through that home.
     /// Returns `None` if SQLite's accesses go straight to the base VFS's file.
     #[inline]
     fn homed(&self) -> Option<Homed<'_>> {
@@ -234,8 +234,8 @@ impl Db {
     }
 
     /// Refuses a write over the guard while no log is attached. SQLite may overwrite only a provisional
-    /// guard, and only under EXCLUSIVE. It does so when it rolls back a transaction that is older than the
-    /// log, because a power loss has brought back the rollback journal of that transaction. The log of the
+    /// guard, and only under EXCLUSIVE. It does so when a power loss has brought back the rollback journal of
+    /// a transaction that is older than the log, and SQLite rolls that transaction back. The log of the
     /// overwritten guard has no commits, and must not serve the WAL any more. If `prepare` noted that this
     /// log will serve the WAL, this function forgets that note.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
@@ -290,8 +290,8 @@ impl Db {
             return self.cut(size);
         }
         if size <= 0 {
-            // To roll back the transaction that made the database, SQLite truncates the file to nothing. That
-            // also removes the guard.
+            // To roll back the transaction that created the database, SQLite truncates the file to nothing.
+            // That also removes the guard.
             self.check_overwrites_guard()?;
         }
         self.cut(size)
@@ -344,18 +344,18 @@ impl Db {
             attachment.look_for_log_now(|| self.has_no_name());
         }
         if let Some(home) = self.attached_home() {
-            // This call cannot report a failure. The failure comes again in a call that can report it.
+            // This call cannot report a failure. A later call meets the same failure and reports it.
             let _ = home.checkpointed(&self.base);
         }
     }
 
     /// Syncs the database file for SQLite (`xSync`). In WAL mode SQLite calls this at the end of a
     /// checkpoint, when the log still holds all that the checkpoint has written. [`Db::sync_home`] syncs the
-    /// file before the log starts over or is deleted, so this function leaves its sync out in two cases.
-    /// While connections queue for WRITE, many checkpoints follow one another before the log starts over, and
-    /// one sync covers them all. At the last close, the sync by [`Db::sync_home`] follows at once. The VFS's
-    /// own connections always sync. They checkpoint while other connections write, and without their sync the
-    /// writers would have to wait for a sync later.
+    /// file before the log starts over or is deleted, so this function does not sync in two cases. While
+    /// connections queue for WRITE, many checkpoints follow one another before the log starts over, and one
+    /// sync covers them all. At the last close, [`Db::sync_home`] syncs soon after this call. The VFS's own
+    /// connections always sync. They checkpoint while other connections write, and if they did not sync, a
+    /// writer would have to wait for a sync later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
         if !self.is_helper()
             && !self.has_home()
@@ -366,11 +366,11 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Returns whether a later sync covers what a checkpoint has just written. That is so while connections
-    /// queue for WRITE, and when the database is being closed. A connection that holds EXCLUSIVE and has the
-    /// wal-index mapped is closing the database. (With `locking_mode=EXCLUSIVE` SQLite maps no wal-index.)
-    /// The answer is `false` for a log that a power loss destroys (`process-crash`). Of such a log only what
-    /// was checkpointed survives, so each checkpoint needs its sync.
+    /// Returns whether a later sync covers what a checkpoint has just written. This is the case while
+    /// connections queue for WRITE, and when the database is being closed. A connection that holds EXCLUSIVE
+    /// and has the wal-index mapped is closing the database. (With `locking_mode=EXCLUSIVE` SQLite maps no
+    /// wal-index.) The answer is `false` for a log that a power loss destroys (`process-crash`). Of such a
+    /// log only what was checkpointed survives, so each checkpoint needs its sync.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
@@ -439,8 +439,8 @@ impl Db {
         let failures = attachment.home_failures();
         if failures > 0 {
             // Leave out frames that a process has sealed but not published, because no reader may see them,
-            // and another writer may replace them. A connection that holds EXCLUSIVE is the only one, and may
-            // have no wal-index. It has published everything that is sealed.
+            // and another writer may replace them. A connection that holds EXCLUSIVE may have no wal-index.
+            // But it is the only connection, so everything sealed is published.
             let published = attachment.indexed_frames();
             let last = (published > 0 && self.lock.sqlites_exclusive().is_none()).then_some(published);
             match log {
@@ -548,7 +548,7 @@ impl Db {
     }
 }
 
-/// A value whose drop counts a write to the database file, whether or not the write succeeded.
+/// Counts a write to the database file when this value is dropped, whether or not the write succeeded.
 struct Written<'a>(&'a Attachment);
 
 impl Drop for Written<'_> {

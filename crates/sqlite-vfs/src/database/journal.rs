@@ -33,7 +33,8 @@ pub fn begins_journal(data: &[u8], offset: u64) -> bool {
 #[derive(Default)]
 pub struct Journal {
     state: Mutex<State>,
-    /// Whether SQLite is making the database's first page, with a rollback journal in the base VFS's file.
+    /// Whether SQLite is writing the first page of a new database, with a rollback journal in the base VFS's
+    /// file.
     makes_database: AtomicBool,
 }
 
@@ -171,13 +172,13 @@ impl Journal {
         self.with(During::Size, |store| store.size())
     }
 
-    /// Notes whether the transaction that begins makes the database. The base VFS keeps the journal of such a
+    /// Notes whether the new transaction creates the database. The base VFS keeps the journal of such a
     /// transaction in a file, because there is no page yet that could carry a guard.
     pub fn set_makes_database(&self, makes: bool) {
         self.makes_database.store(makes, Ordering::Relaxed);
     }
 
-    /// Returns whether this transaction makes the database.
+    /// Returns whether this transaction creates the database.
     pub fn makes_database(&self) -> bool {
         self.makes_database.load(Ordering::Relaxed)
     }
@@ -185,7 +186,7 @@ impl Journal {
 
 /// An open rollback journal.
 pub enum JournalStore {
-    /// A journal in the base VFS's file, whose handle is in SQLite's memory. The transaction that makes the
+    /// A journal in the base VFS's file, whose handle is in SQLite's memory. The transaction that creates the
     /// database has its journal there, since there is no page yet that could carry a guard. In exclusive
     /// locking mode SQLite keeps the file open for the next transaction.
     Base(BaseFile),

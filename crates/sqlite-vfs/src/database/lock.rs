@@ -28,8 +28,8 @@ pub fn lock(db: &Db, level: Level) -> c_int {
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
 fn lock_exclusive(db: &Db) -> c_int {
     db.hold_off_checkpoints();
-    // A connection that writes with a rollback journal has the database to itself, but other connections may
-    // have the log attached. So it need not be the log's only user.
+    // While a connection writes with a rollback journal, no other connection uses the database file, but
+    // others may have the log attached. So such a connection need not be the log's only user.
     let serving = db.serving().filter(|(_, serving)| *serving != Serving::Journal);
     let attachment = serving.map(|(attachment, _)| attachment);
     let alone = attachment.as_ref().map_or(Ok(true), |attachment| attachment.take_alone(SegmentUse::Wal));

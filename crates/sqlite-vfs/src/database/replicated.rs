@@ -28,14 +28,14 @@ use crate::errors::{During, Failure};
 const COMMITTED: &str = "committed here, not in the archive";
 const UNREADABLE: &str = "what this transaction would read is committed here, not in the archive";
 
-/// Ends a commit of SQLite's. Waits until the transaction is durable, and, if this connection asks for that,
-/// until it is in the archive.
+/// Ends a commit for SQLite. Waits until the transaction is durable. If this connection has `replicated=on`,
+/// also waits until the transaction is in the archive.
 pub fn commit(db: &Db) -> Result<(), Failure> {
     db.wait_durable(|attachment, position| wait(db, attachment, position))?;
     check_plain(db)
 }
 
-/// Waits until the archive holds the commit before this position, if this connection asks for that.
+/// Waits until the archive holds all commits before this position, if this connection has `replicated=on`.
 fn wait(db: &Db, attachment: &Attachment, position: u64) -> Result<(), Failure> {
     match limit(db) {
         Some(limit) => wait_for(db, attachment, position, limit, COMMITTED),
@@ -43,8 +43,8 @@ fn wait(db: &Db, attachment: &Attachment, position: u64) -> Result<(), Failure> 
     }
 }
 
-/// Waits until the archive holds everything that a reader may see under the read mark that it has just taken,
-/// if this connection asks for that.
+/// If this connection has `replicated=on`, waits until the archive holds everything that a reader may see
+/// under the read mark that it has just taken.
 pub fn wait_to_read(db: &Db, attachment: &Attachment) -> Result<(), Failure> {
     let Some(limit) = limit(db) else { return Ok(()) };
     let published = attachment.log().published(attachment.indexed_frames());
@@ -84,9 +84,9 @@ fn wait_for(
     waited.map_err(|why| failed(&db.path, what, why, limit))
 }
 
-/// Returns what is known about the sidecar. If no sidecar runs, this function also looks at the file beside
-/// the database in which a sidecar records that another primary has taken the archive over. A sidecar says
-/// this in the shared memory too, but that memory may be gone by now.
+/// Returns what is known about the sidecar. A sidecar that finds that another primary has taken the archive
+/// over says so in the shared memory, and records it in a file beside the database. The shared memory may be
+/// gone by now, so if no sidecar runs, this function also looks at that file.
 fn sidecar(db: &Db, attachment: &Attachment) -> Sidecar {
     let known = attachment.archived().look().sidecar;
     let is_there = !matches!(known, Sidecar::None | Sidecar::Died);
@@ -150,7 +150,7 @@ fn check_plain(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Returns the names and values of the status that say how far the archive has come.
+/// Returns the rows of the status that say how much of the log is archived.
 pub fn status(db: &Db, attachment: &Attachment) -> Vec<(&'static str, String)> {
     let Archived { position, behind: shown, .. } = attachment.archived().look();
     let sidecar = sidecar(db, attachment);

@@ -13,9 +13,9 @@
 //! checkpoint may keep WRITE. So before the checkpoint the connection closes the gate: new transactions of
 //! concurrent connections wait, and the present transactions continue until they commit. If all of these end
 //! soon, the wait is as long as the longest of them. If one of them stays, the log grows to several times its
-//! bound. Then the connection asks transactions that have been writing for long to end: at the next page that
-//! one of their `SELECT` statements reads from the database, they get `SQLITE_BUSY_SNAPSHOT`, once. The
-//! connection never asks transactions that only read to end.
+//! bound. Then the connection asks long-running write transactions to end: when a `SELECT` of such a
+//! transaction reads its next page from the database, it gets `SQLITE_BUSY_SNAPSHOT`, once. The connection
+//! does not ask read transactions to end.
 //!
 //! Before its attempt a connection asks followers to read the log to its end ([`Attachment::ask_followers`]),
 //! because a follower may copy the log to a slow place. The connection makes the attempt once the followers
@@ -25,9 +25,9 @@
 //! A connection also starts the log over when the log is short of room ([`crate::attachment::size`]), whether
 //! or not the application ever checkpoints. The connection does this before its next transaction begins, on
 //! the connection's thread, within the same limits of time. So a commit fails for want of room in three cases
-//! only. A reader may still need the frames that would have to go. A transaction may be larger than the room
-//! that was left; the next transaction then finds all of the room. Or the connection is in exclusive locking
-//! mode, where no other connection can checkpoint.
+//! only. A reader may still need frames that the log would have to drop. A transaction may be larger than the
+//! room that was left; the next transaction then finds all of the room. Or the connection is in exclusive
+//! locking mode, where no other connection can checkpoint.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -82,8 +82,8 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
         return false;
     }
     let Some(turn) = attachment.restart_turn().take(TURN_NS) else {
-        // Another connection is trying to start the log over. Wait for it, but no longer than SQLite believes
-        // this connection to have slept.
+        // Another connection is trying to start the log over. Wait until it has finished, but no longer than
+        // the sleep of the busy handler that this thread has skipped.
         let (start, limit) = (Instant::now(), waits.unwrap_or_default());
         while start.elapsed() < limit && attachment.restart_turn().is_taken() {
             std::thread::sleep(PAUSE);
@@ -113,9 +113,9 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
             if followers == Followers::None {
                 bound.committed(0);
             } else {
-                // Followers read the log, so it is not certain that the log starts over: a connection that
-                // chose its mark before the checkpoint may still append to it, and then a follower is behind.
-                // So count this attempt as failed, and keep the bound.
+                // It is not certain that the log starts over, because a connection that chose its mark before
+                // the checkpoint may still append to the log. The followers would then be behind. So count
+                // this attempt as failed, and keep the bound.
                 bound.postpone(false);
             }
             room.made();
@@ -139,16 +139,16 @@ fn is_left_to_sqlite(db: &Db) -> bool {
     db.reserves_bytes().unwrap_or(true)
 }
 
-/// Returns whether a checkpoint on this thread would hinder the checkpoint that starts the log over. The
-/// caller then leaves its own checkpoint out, because no connection needs it. Otherwise every commit would
-/// try a checkpoint, and at any time one of these checkpoints would hinder the one that starts the log over.
+/// Returns whether a checkpoint on this thread would hinder the checkpoint by which another connection starts
+/// the log over. The caller then skips its own checkpoint, which no connection needs. Otherwise every commit
+/// would try a checkpoint, and at any time one of them would hinder that other connection.
 pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
 /// Returns whether a transaction that has just got WRITE should wait for room. It should if the log is nearly
-/// full and can soon start over, that is, if no reader stays long. The connection gets *busy*, and begins
-/// again. The first connection to begin again starts the log over.
+/// full and can soon start over, that is, if no reader stays long. The connection then gets *busy*, and
+/// begins its transaction again. The first connection that does so starts the log over.
 ///
 /// If [`start_over_if_due`] leaves it to SQLite to start the log over, the answer is `false`: SQLite starts
 /// the log over once it has WRITE.
@@ -164,7 +164,8 @@ pub fn must_make_room(db: &Db, attachment: &Attachment, holder: &Holder) -> bool
     look_at_room(attachment);
     let waits = room.is_scarce() && !reader_stays(attachment);
     if waits {
-        // This refusal records no reason and counts in no metric. Only `log_bytes` near `log_limit` shows it.
+        // No reason and no metric is recorded for this refusal. It shows only in `log_bytes`, which is near
+        // `log_limit`.
         waiting::for_room();
     }
     waits
@@ -185,7 +186,7 @@ fn reader_stays(attachment: &Attachment) -> bool {
 }
 
 /// Starts the log over. If `is_patient`, waits for connections that prevent it. If `is_urgent`, also asks
-/// transactions that have been writing for long to end. Returns whether the log will start over.
+/// long-running write transactions to end. Returns whether the log will start over.
 fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) -> Result<bool, Failure> {
     let (busy_timeout, try_for) =
         if is_patient { (BUSY_TIMEOUT, TRY_FOR) } else { (Duration::ZERO, Duration::ZERO) };
@@ -201,8 +202,8 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) 
     )?;
     // This checkpoint writes most of the log to the database file while the writers continue.
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)")?;
-    // If the file is not synced now, the first checkpoint could not write all frames. Sync the file here,
-    // while writers continue, so that the sync of the second checkpoint is short.
+    // Sync the file here, while writers continue, so that the sync of the second checkpoint is short. (The
+    // first checkpoint has synced the file only if it could write all frames.)
     if !db.has_home() && !attachment.home_is_synced() && db.sync(ffi::SYNC_NORMAL) != ffi::OK {
         return Ok(false);
     }
@@ -230,7 +231,7 @@ struct Gate<'a> {
 
 impl<'a> Gate<'a> {
     /// Closes the gate, and waits until all transactions that were open have ended, for at most [`STAYS`]. If
-    /// `is_urgent`, asks transactions that have been writing for longer than [`STAYS`] to end.
+    /// `is_urgent`, asks a transaction to end if it began to write more than [`STAYS`] ago.
     fn close(attachment: &'a Attachment, is_urgent: bool) -> Option<Self> {
         if !attachment.has_had_concurrent() {
             return None;
@@ -255,7 +256,7 @@ impl Drop for Gate<'_> {
     }
 }
 
-/// Returns whether a connection may hold a read mark that it took before this moment.
+/// Returns whether some process has held a read mark since before this moment.
 fn is_inside_since(attachment: &Attachment, moment: Instant) -> bool {
     attachment.locks().readers().is_ok_and(|(count, oldest)| count > 0 && oldest >= moment.elapsed())
 }

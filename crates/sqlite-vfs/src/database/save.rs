@@ -1,6 +1,5 @@
 //! Saves the commits of a log that was deleted while in use. As soon as this process sees the deletion, it
-//! writes the log's pages to the database file. If the process died first, its commits in that log would be
-//! lost.
+//! writes the log's pages to the database file, because its commits in that log are lost if it dies.
 
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ pub fn put_home(db: &Db, attachment: &Attachment) {
     }
 }
 
-/// Checkpoints through a connection of the VFS's own. The checkpoint also syncs the database file.
+/// Checkpoints through one of the VFS's own connections. The checkpoint also syncs the database file.
 fn checkpoint(db: &Db) -> Result<(), Failure> {
     let uri = uri_of(&db.path, &db.settings().parameters())?;
     let (wait, purpose) =

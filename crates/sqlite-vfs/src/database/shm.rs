@@ -118,9 +118,9 @@ impl Db {
         self.index.unmap() || is_own
     }
 
-    /// Returns the locks of the log, if the WAL is open. Writes only to memory of this connection. The
-    /// attachment has a reference count, which all connections share. If this function changed the count, the
-    /// count's cache line would move from processor to processor with each transaction that reads.
+    /// Returns the locks of the log, if the WAL is open. This function does not change the attachment's
+    /// reference count, which all connections share. Otherwise the count's cache line would move from
+    /// processor to processor with each read transaction.
     pub(in crate::database) fn index_locks(&self) -> Option<Arc<IndexLocks>> {
         let mut held = self.index.locks();
         self.with_active(|attachment| {
@@ -159,8 +159,8 @@ impl Db {
         })
     }
 
-    /// Starts an outgrown log over before SQLite tries to take a lock, or gives way to a connection that
-    /// starts the log over. Returns whether SQLite has to begin again without the lock.
+    /// Is called before SQLite tries to take a lock. Starts an outgrown log over, or gives way to a
+    /// connection that does so. Returns whether SQLite has to begin again without the lock.
     fn is_to_wait(&self, locks: &IndexLocks, asked: &Asked) -> bool {
         let IndexLocks { attachment, holder } = locks;
         if attachment.outside().is_some() {
@@ -254,9 +254,9 @@ impl Db {
         Ok(looked)
     }
 
-    /// Begins a transaction of a user who may only read the log and has just taken a read mark. If the shared
-    /// memory was set up again since this user's last transaction, this transaction must not begin. As long
-    /// as the user holds the mark, no process sets the memory up again.
+    /// Checks whether a user who may only read the log, and has just taken a read mark, may begin a
+    /// transaction. The user may not if a process has set up the shared memory again since the user's last
+    /// transaction. As long as the user holds the mark, no process sets the memory up again.
     fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
         let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
         if matches!(begun, Ok(true)) {
@@ -286,14 +286,14 @@ impl Db {
         Ok(())
     }
 
-    /// Lets the transaction write once SQLite has taken WRITE, unless the transaction has to wait for the log
-    /// to start over.
+    /// Is called when SQLite has taken WRITE. Permits the transaction to write, unless it has to wait for the
+    /// log to start over.
     fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
         if restart::must_make_room(self, attachment, holder) {
             return ffi::BUSY;
         }
         if attachment.complete_start_over() {
-            // SQLite begins the transaction again, with a snapshot from after the log has started over.
+            // SQLite begins the transaction again. It takes its new snapshot after the log has started over.
             waiting::refused(holder);
             return ffi::BUSY;
         }
@@ -329,8 +329,8 @@ impl Db {
         self.answer(durable.and_then(|()| replicated::wait_to_read(self, attachment)).map(|()| ffi::OK))
     }
 
-    /// Returns whether the wal-index, which SQLite has just seen half written or empty, is complete by now or
-    /// soon will be. SQLite takes WRITE to learn whether a writer is at work, and has just got WRITE. So
+    /// Returns whether the wal-index is complete now or soon will be. SQLite has just seen it half written or
+    /// empty. To learn whether a writer is at work, SQLite has then asked for WRITE, and has got it. So
     /// either a writer has finished the wal-index, or a process that has just opened the log is about to make
     /// it.
     fn will_be_whole(&self, outside: &Outside) -> bool {
@@ -405,8 +405,8 @@ impl Asked {
             attachment.set_writer(false);
         }
         if self.first == CHECKPOINT {
-            // If this checkpoint was refused WRITE, the thread has waited within the checkpoint and will not
-            // begin it again. So the thread's next sleep must not queue for WRITE.
+            // A checkpoint that is refused WRITE waits before it returns, and SQLite does not begin it again.
+            // So the thread's next sleep must not queue for WRITE.
             waiting::forget();
         }
         holder.unlock_exclusive(self.first, self.count);

@@ -5,9 +5,9 @@
 //! journal_mode=WAL` comes later, and is itself a transaction with a rollback journal, which writes page 1
 //! and nothing else. So an application may open and read a database outside WAL mode, and this module permits
 //! that pragma. It refuses every other transaction on such a database before the transaction changes
-//! anything. Normally that is when SQLite opens the journal. With a journal in memory, and under EXCLUSIVE,
-//! it is when SQLite first writes to the database. Two kinds of transactions with a rollback journal are
-//! allowed: those whose journal a log keeps, and the transaction that makes the database.
+//! anything. Normally it does so when SQLite opens the journal. If the journal is in memory, or under
+//! EXCLUSIVE, it does so when SQLite first writes to the database. Two kinds of transactions with a rollback
+//! journal are allowed: those whose journal a log keeps, and the transaction that makes the database.
 
 use std::path::Path;
 

@@ -5,7 +5,7 @@
 //! is sealed, in the first phase (invariant 4).
 //!
 //! SQLite opens a super-journal through the VFS of the connection's main database. If that is another VFS,
-//! this VFS does not see the super-journal, and notes that at the database
+//! this VFS does not see the super-journal, and marks the database accordingly
 //! ([`super::Db::set_main_elsewhere`]).
 //!
 //! While a thread ends, its last destructors may close connections when the value kept here is already gone.

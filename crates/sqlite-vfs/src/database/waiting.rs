@@ -26,7 +26,7 @@ struct Refused {
     /// mapped.
     process: ProcessId,
     holder: Weak<Holder>,
-    /// Whether this VFS itself tries again, while the connection stays in its read transaction.
+    /// Whether this VFS tries again, and not SQLite, while the connection stays in its read transaction.
     in_transaction: bool,
 }
 
@@ -35,8 +35,8 @@ thread_local! {
     static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
-/// The progress of a thread that got WRITE while the log was short of room. Such a thread gets *busy*, so
-/// that the log can start over before the transaction begins again.
+/// What a thread does after it got WRITE while the log was short of room. Such a thread gets *busy*, so that
+/// the log can start over before the transaction begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
@@ -57,8 +57,8 @@ pub fn for_room() {
 }
 
 /// Returns how long this thread may wait for the log to start over, if the thread begins its transaction
-/// again for that reason. Returns `None` otherwise. The call forgets the time, so only the first call after
-/// the busy handler's sleep returns one.
+/// again for that reason. Returns `None` otherwise. Only the first call after the busy handler's sleep
+/// returns a time.
 pub fn for_room_until() -> Option<Duration> {
     match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
         Ok(Room::Awaited(limit)) => Some(limit),
@@ -107,8 +107,8 @@ pub fn sleep(limit: Duration) -> bool {
     }
 }
 
-/// Returns how a connection of the VFS's own waits. For the WRITE lock the connection queues like any writer,
-/// for at most `queued`. For readers the connection polls, for at most `polling`. The second limit is
+/// Returns how one of the VFS's own connections waits. For the WRITE lock the connection queues like any
+/// writer, for at most `queued`. For readers the connection polls, for at most `polling`. The second limit is
 /// separate because the connection holds WRITE, and so keeps writers out, while it polls.
 pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: sleep }
@@ -118,18 +118,16 @@ pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
-/// The factor that limits how much of an overlong sleep counts. A sleep counts as at most this many times its
-/// intended length.
+/// A sleep that lasts too long counts as at most this many times its intended length.
 const OVERSLEPT: u32 = 4;
 
-/// The patience of one connection: how long this VFS waits on its own, beyond what the application's busy
-/// handler asks for.
+/// The patience of one connection: how long this VFS waits in addition to the application's busy handler.
 ///
 /// A connection that opens or closes a log holds the database exclusively for some milliseconds, which stock
 /// SQLite does not do. Other connections wait about that long, as for a mutex, and no longer, so a busy
 /// timeout keeps its meaning. The patience adds up the waits over all attempts of a connection until one
-/// succeeds. Time in which this process stands still (stopped, or without a processor) does not count,
-/// because this process then gave no other connection time to finish.
+/// succeeds. Time in which this process does not run (because it is stopped, or has no processor) does not
+/// count, because its other connections cannot finish during that time.
 #[derive(Default)]
 pub struct Patience {
     waited_us: AtomicU64,

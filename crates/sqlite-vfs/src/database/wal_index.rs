@@ -6,7 +6,7 @@
 //! then act as if there were no index. So such a user must not see a header from before a commit together
 //! with marks from after that commit. In the copy that this user gets of the first region, header and marks
 //! belong together. This VFS renews the copy when SQLite asks for a barrier. SQLite does so between its two
-//! reads of the header, and between taking a mark and checking that nothing has changed.
+//! reads of the header. It also does so when it has taken a mark, before it checks that nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
@@ -130,7 +130,8 @@ impl Index {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that SQLite has taken a read mark, when the database had been changed `changes` times.
+    /// Notes that SQLite has taken a read mark. `changes` is SQLite's count of the database's changes at that
+    /// time.
     pub fn set_seen_changes(&self, changes: u32) {
         self.seen_changes.store(changes, Ordering::Relaxed);
     }
@@ -154,7 +155,7 @@ const WORDS: usize = REGION_BYTES as usize / 8;
 const HEADER: usize = 6;
 /// The number of words of both headers and the marks.
 const HEAD: usize = 17;
-/// How many times a reader reads the header until both of its copies agree. There is a limit because a
+/// How many times a reader reads the header if its two copies differ each time. There is a limit because a
 /// process that dies while it writes the header leaves the copies different.
 const TRIES: u32 = 1000;
 

@@ -1,5 +1,6 @@
 //! Brings back faults that [`super::opening`] once had, to check that the exploration of schedules finds each
-//! of them. This module exists only in builds with the feature `controls`, which nothing that users load has.
+//! of them. This module exists only in builds with the feature `controls`, and no build for users has that
+//! feature.
 //!
 //! The environment variable `LOCKING_CONTROL` names the fault:
 //!
@@ -46,8 +47,8 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Returns whether the control lets SQLite have SHARED although this VFS has prepared no log. The log is then
-/// opened only when SQLite opens the WAL.
+/// Returns whether SQLite gets SHARED although this VFS has prepared no log, because of the control. The log
+/// is then opened only when SQLite opens the WAL.
 pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     if !is_in_wal_mode(db)? {
         return Ok(false);

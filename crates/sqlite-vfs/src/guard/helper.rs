@@ -2,9 +2,9 @@
 //! connection cannot.
 //!
 //! A closed database has no log. A read-only connection cannot make a log. If that connection read the
-//! database without a log, no other connection could make a log either, as long as it reads. So the VFS opens
-//! a second connection that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm`
-//! for a reader. After the reader has closed, another such connection closes the log and so deletes it.
+//! database without a log, no other connection could make a log while it reads. So the VFS opens a second
+//! connection that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm` for a
+//! reader. After the reader has closed, another such connection closes the log and so deletes it.
 //!
 //! Such a connection also closes a log whose last users have closed at the same time. Each of these users
 //! kept the others from EXCLUSIVE, so none of them could close the log.
@@ -12,8 +12,8 @@
 //! If pages end in reserved bytes, the VFS opens no such connection, because its checkpoint would bypass the
 //! VFS above this one that fills those bytes.
 //!
-//! Stock SQLite itself checkpoints an ordinary `-wal` that a program without Duralite has left, in a
-//! connection through the base VFS.
+//! If a program without Duralite has left an ordinary `-wal`, the VFS opens a connection through the base
+//! VFS. In that connection stock SQLite checkpoints the `-wal`.
 
 use std::cell::Cell;
 use std::ffi::CString;
@@ -33,11 +33,12 @@ use crate::shield::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// The time for which a connection of the VFS's own waits for a lock. The application waits during that time.
+/// The time for which one of the VFS's own connections waits for a lock. The application waits during that
+/// time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// The time for which stock SQLite waits for connections that use an ordinary `-wal`.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many times a connection that has closed at the same time as others tries to close the log.
+/// How many times a connection tries to close the log after several connections have closed at the same time.
 const TRIES: u32 = 3;
 
 thread_local! {
@@ -90,8 +91,8 @@ pub struct Lifter {
 
 impl Lifter {
     /// Returns the `Lifter` that must run after this connection has closed. It must run if the connection has
-    /// used a log and either was read-only or was refused EXCLUSIVE. Returns `None` otherwise, and also if a
-    /// connection of the VFS's own must not do this work.
+    /// used a log and either was read-only or was refused EXCLUSIVE. Returns `None` otherwise, and also if
+    /// the VFS must not open a connection for this work.
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
@@ -106,8 +107,8 @@ impl Lifter {
     }
 
     /// Opens and closes the database, so that SQLite checkpoints at the last close and this VFS deletes the
-    /// log. If the connection was refused EXCLUSIVE, makes several attempts. Other connections may make
-    /// attempts at the same time, and each may again keep the others from EXCLUSIVE.
+    /// log. If the connection was refused EXCLUSIVE, makes several attempts, because other connections may do
+    /// the same at the same time and keep each other from EXCLUSIVE.
     pub fn run(self) {
         helping(|| self.close_anew());
     }
@@ -134,7 +135,7 @@ fn is_used_or_gone(segment: &Path) -> bool {
     File::open(segment).map_or(true, |segment| FileSegment::has_processes(&segment).unwrap_or(true))
 }
 
-/// Returns whether this user may write the `-wal` and the `-shm`, as far as they exist.
+/// Returns whether this user may write the `-wal` and the `-shm`, if they exist.
 pub fn may_write_base_wal(db: &Db) -> bool {
     let may = |end| {
         !matches!(access(db.beside(end), Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))

@@ -3,9 +3,9 @@
 //!
 //! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is
 //! synced, under SQLite's EXCLUSIVE, before any page of the database changes. The guard comes off when no
-//! connection has the log attached, no journal is hot, and the engine holds no page of the database that is
-//! not in the file. A connection that has the log attached keeps the guard on until it is closed, so it need
-//! not look at the guard again.
+//! connection has the log attached, no journal is hot, and the database file has every page that the engine
+//! holds. A connection that has the log attached keeps the guard on until it is closed, so it need not look
+//! at the guard again.
 //!
 //! | where the open journal is | guard | what happens next |
 //! | --- | --- | --- |
@@ -31,7 +31,7 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
 
-/// Returns the rollback journal in the log of this database. Attaches the log first if need be. Returns
+/// Returns the rollback journal in the log of this database. Attaches the log first if necessary. Returns
 /// `None` if the base VFS would keep the journal. SQLite holds SHARED.
 fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     if let Some(attachment) = db.attached() {
@@ -53,8 +53,8 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
             Err(failure) => return Err(failure),
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-        // Whatever lock SQLite holds, the log may have other users. So this connection does not enter as the
-        // log's only user.
+        // Even if SQLite holds EXCLUSIVE, the log may have other users. So this connection does not enter as
+        // the log's only user.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
             // Another connection is about to close the log. That connection will not get EXCLUSIVE, because
@@ -103,7 +103,7 @@ pub enum Opened {
     Here,
     /// The journal is in a file of the base VFS, but SQLite's calls go through this VFS.
     Wrapped,
-    /// The journal is in a file of the base VFS, which SQLite calls directly.
+    /// The journal is in a file of the base VFS, and SQLite calls the base VFS directly.
     Base,
 }
 

@@ -42,10 +42,10 @@ pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
     });
 }
 
-/// Writes a backlog: the commits that the archive may not have yet. The caller writes the pages that a home
-/// holds to the database file only after this call, because some engines can rebuild older versions of pages
-/// only from the unchanged file (invariant 73). Returns whether there is a backlog, or `None` if
-/// `app.db-archive` needs no record of the log.
+/// Writes the backlog: the commits that the archive may not have yet. Some engines can rebuild older versions
+/// of pages only from the unchanged database file (invariant 73). So the caller writes the pages that a home
+/// holds to the file only after this call. Returns whether there is a backlog, or `None` if `app.db-archive`
+/// needs no record of the log.
 pub fn keep(db: &Db, attachment: &Attachment, log: &mut Log) -> Option<bool> {
     unless_it_fails(db, |db| {
         let Some((file, identity)) = open(db)? else { return Ok(None) };

@@ -2,10 +2,10 @@
 //!
 //! A connection that makes a log needs EXCLUSIVE for a moment. So does a connection that checkpoints an
 //! ordinary `-wal` that a program without Duralite has left. If two connections that hold SHARED both want
-//! EXCLUSIVE, one of them has to release SHARED. SQLite cannot release SHARED for that, because it relies on
-//! what it has read under SHARED until it releases SHARED itself. So this VFS does all such work in
-//! [`begin`], when SQLite asks for SHARED and relies on nothing yet. When SQLite opens the WAL, under the
-//! same SHARED, [`open_wal`] finds what [`begin`] has prepared.
+//! EXCLUSIVE, one of them has to release SHARED. This VFS cannot do that without SQLite's knowledge, because
+//! SQLite relies on what it has read under SHARED. So this VFS does all such work in [`begin`], when SQLite
+//! asks for SHARED and relies on nothing yet. When SQLite opens the WAL, under the same SHARED, [`open_wal`]
+//! finds what [`begin`] has prepared.
 //!
 //! [`decide`] says what the database needs, and changes nothing. [`Opening`] and [`open_wal`] do what it
 //! says. The first row of this table that fits applies:
@@ -52,12 +52,12 @@ use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 use crate::sqlite::connection::OwnConnection;
 
-/// The number of times that [`open_wal`] may examine a database under one lock. If it has deleted a log, it
-/// must examine the database again before it makes another log.
+/// How many times [`open_wal`] may examine a database under the same lock. If it has deleted a log, it must
+/// examine the database again before it makes another log.
 const LOOKS: u32 = 4;
 
-/// Takes a lock for SQLite (`xLock`). Once SQLite has EXCLUSIVE, it changes the database, so this function
-/// moves SQLite's rollback journal into the log first.
+/// Takes a lock for SQLite (`xLock`). When SQLite has got EXCLUSIVE, it is about to change the database. So
+/// this function then moves SQLite's rollback journal into the log before it returns.
 pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
     let before = db.lock.believed();
     if before == Level::None && level == Level::Shared {
@@ -299,9 +299,10 @@ impl Opening<'_> {
         Err(if self.is_in_use { in_use(self.db) } else { contended(self.db) })
     }
 
-    /// Takes the turn among the threads of this process, and returns the lock. If another thread has the
-    /// turn, this function releases the lock, because the lock would keep the other thread from EXCLUSIVE. It
-    /// then waits until the other thread's turn ends, and returns `None`.
+    /// Takes the turn for this thread, so that no other thread of this process opens the log. Returns `own`,
+    /// the lock of the database file. If another thread has the turn, this function releases `own`, because
+    /// that lock would keep the other thread from EXCLUSIVE. It then waits until the other thread's turn
+    /// ends, and returns `None`.
     fn with_turn<'l>(&mut self, own: Own<'l, BaseFile>) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         if self.turn.is_some() {
             return Ok(Some(own));
@@ -318,7 +319,8 @@ impl Opening<'_> {
         Ok(None)
     }
 
-    /// Makes a log. Returns the lock if there is a log now. Otherwise releases the lock.
+    /// Makes a log. Returns `own`, the lock of the database file, if there is a log now. Otherwise releases
+    /// that lock.
     fn make_log<'l>(
         &mut self,
         own: Own<'l, BaseFile>,
@@ -359,9 +361,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Gets a log for a read-only connection that could attach none. If this user may write, a second
-    /// connection makes the log, and this connection shares it. `refused` says why a log that the guard names
-    /// could not be attached.
+    /// Gets a log for a read-only connection, which cannot make one itself. If this user may write, a second
+    /// connection makes the log, and this connection shares it. If the guard names a log that could not be
+    /// attached, `refused` says why.
     fn with_writer(&mut self, own: Own<'_, BaseFile>, refused: Option<Failure>) -> Result<Step, Failure> {
         let db = self.db;
         match (&self.writer, refused) {
@@ -380,10 +382,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played the
-    /// journal back in this connection, SQLite would keep its lock and might then open an ordinary `-wal`
-    /// under that lock. Only if the other connection fails, SQLite plays the journal back here, as in stock
-    /// SQLite.
+    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played it
+    /// back in this connection, SQLite would keep its lock and might then open an ordinary `-wal` under that
+    /// lock. If the other connection fails, SQLite plays the journal back in this connection after all.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =
@@ -407,13 +408,14 @@ impl Opening<'_> {
         drop(own);
         // Another connection prevents EXCLUSIVE. If the guard is still on when no patience is left, that
         // connection uses the database with other settings. In that case report why the log cannot be
-        // attached, which says more than busy does. If the guard is gone, that connection has taken it off.
+        // attached, because that says more than *busy*. If the guard is gone, that connection has taken it
+        // off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
 }
 
-/// Returns whether SQLite is about to open the WAL, and the log has kept rollback journals for this
-/// connection until now.
+/// Returns whether this connection has used the log for rollback journals, and SQLite is about to open the
+/// WAL.
 fn opens_wal_next(db: &Db) -> Result<bool, Failure> {
     match db.attached_for(Serving::Journal) {
         Some(attachment) => Ok(db.guard_kind(&attachment)? == JournalKind::Wal),
@@ -477,9 +479,8 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
-    // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint. The log has stayed
-    // attached because SQLite was about to delete that WAL. SQLite does not delete the WAL now, so detach the
-    // log.
+    // In exclusive locking mode, SQLite opens a WAL again if it could not checkpoint it. The log has stayed
+    // attached because SQLite was about to delete that WAL. SQLite does not delete it now, so detach the log.
     db.detach_lingering();
     db.set_leaving_wal(false);
     // If SQLite could not leave WAL mode, it continues in that mode. The lock that this VFS has kept for the
@@ -535,9 +536,9 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
 
 /// Returns whether an ordinary `-wal` has commits while the log has none. No such file exists when a
 /// connection puts a guard on, and no connection can make such a file under a guard. So such a file exists
-/// only after three events: a process lifted the guard and died before the change was durable, stock SQLite
-/// then used the database, and finally a power loss brought the guard back. The first process had retired the
-/// log before it lifted the guard, so the log holds nothing that could be lost.
+/// only after three events. A process lifted the guard and died before the change was durable. Stock SQLite
+/// then used the database. Finally a power loss brought the guard back. The first process had retired the log
+/// before it lifted the guard, so the log holds nothing that could be lost.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

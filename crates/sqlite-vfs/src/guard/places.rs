@@ -28,8 +28,9 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 
 /// Calls `check` with the result of `look`. This connection holds no lock here, so another connection may at
 /// the same time write the log's commits to the database file, or close the log. So if the check fails, this
-/// function calls both again, as long as `look` returns something else than the time before. When `pause`
-/// allows no more attempts, the failure's code becomes `SQLITE_BUSY`, and its text stays.
+/// function calls both again, as long as the failure is *busy* or a second `look` returns something else than
+/// the first. When `pause` allows no more attempts, the failure's code becomes `SQLITE_BUSY`, and its text
+/// stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,
@@ -109,8 +110,8 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
 }
 
-/// Finds the log that was made for this file, if the file's torn header no longer names the log, and writes
-/// the log's commits to the file. Returns `None` if there is no such log.
+/// If the file's torn header no longer names a log, finds the log that was made for this file, and writes the
+/// log's commits to the file. Returns `None` if there is no such log.
 fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
     if !db.is_capable() {
         return Ok(None);

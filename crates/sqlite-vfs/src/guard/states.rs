@@ -389,8 +389,8 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
         db.sync_home(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
     if db.drain()? {
-        // The home has now written all its pages to the file. So check that the pages are in the file itself,
-        // where programs without the home read them.
+        // The engine had pages in its own view of the file (the home), and has now written them to the file.
+        // Check that they are there, because programs without Duralite read only the file.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
     }
     if let Some(backlog) = backlog {
@@ -403,7 +403,7 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if holds_anything {
         log.retire().map_err(failed)?;
     }
-    // If a home held the header, the call of `drain` above has written the header to the file.
+    // If the engine's home held the header, the call of `drain` above has written the header to the file.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
     if let Some(versions) = versions {
@@ -452,10 +452,10 @@ enum Comparison {
 
 /// Compares every committed page with the database as `read` returns it.
 ///
-/// This does not compare the format versions of page 1, because the guard is in their place. The log may have
-/// versions that are not those of WAL mode. That happens if the VFS could not lift the guard for a change of
-/// the journal mode: SQLite finds that the WAL still exists, opens it again, and commits the new mode through
-/// the WAL.
+/// This function does not compare the format versions of page 1, because in the file the guard takes their
+/// place. The log may have versions that are not those of WAL mode. That happens if the VFS could not lift
+/// the guard for a change of the journal mode: SQLite finds that the WAL still exists, opens it again, and
+/// commits the new mode through the WAL.
 fn compare(
     db: &Db,
     log: &mut Log,
@@ -503,12 +503,12 @@ fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
 
 /// Writes and syncs parts of the header.
 ///
-/// Even after an error SQLite continues in the mode that the header shows. So this function tries a failed
-/// sync again. If it is not known whether the guard is on disk, a rollback journal may be useless, because
-/// after a power loss the guard would keep SQLite from playing the journal back. The second sync proves that
-/// the header is on disk, because this function writes the header again before that sync. The second sync
-/// proves nothing about other pages, so the failure of the first sync still counts (invariant 6). If the
-/// second sync fails too, this connection gets no rollback journal any more.
+/// If the sync fails, this function writes the header again and syncs again, because SQLite continues even
+/// after an error, in the mode that the header shows. A second sync that succeeds proves that the header is
+/// on disk. It proves nothing about other pages, so the failure of the first sync still counts (invariant 6).
+/// If the second sync fails too, it is not known whether the guard is on disk. After a power loss the guard
+/// could keep SQLite from playing a rollback journal back, so this connection gets no rollback journal any
+/// more.
 fn put_durably(db: &Db, header: &[u8; HEADER_BYTES], parts: &[Range<usize>]) -> Result<(), Failure> {
     put(db, header, parts)?;
     if db.sync_file(ffi::SYNC_FULL) == ffi::OK {

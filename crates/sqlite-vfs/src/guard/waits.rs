@@ -1,7 +1,7 @@
 //! How this VFS waits for locks of the database file that other connections hold. These waits come in
 //! addition to those of the application's busy handler. The module also makes the failures that this VFS
-//! reports after a wait in vain, and gives the threads of this process turns to open a log. Each thread needs
-//! EXCLUSIVE for a moment, and without turns the threads would keep each other from getting it.
+//! reports if a wait has no success. And it gives each thread of this process a turn to open a log. Each
+//! thread needs EXCLUSIVE for a moment, and without turns the threads would keep each other from getting it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -44,7 +44,7 @@ pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
 }
 
 /// Returns the failure to report when a connection that does not use the log keeps this VFS from taking
-/// EXCLUSIVE. The message names the processes that have the file locked, as far as this process can see them.
+/// EXCLUSIVE. The message names those processes that have the file locked and that this process can see.
 pub fn in_use(db: &Db) -> Failure {
     in_use_by(&db.path, who_locks(db))
 }

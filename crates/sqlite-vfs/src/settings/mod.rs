@@ -17,8 +17,8 @@ pub use table::{
     CONCURRENT, Concurrency, Journal, REPLICATED, REPLICATED_TIMEOUT, STRICT, Settings, find, rows,
 };
 
-/// The settings that the program has set for all its databases, as names of environment variables and values.
-/// The program can set them only once, so a reader takes no lock. After a fork a child might find a lock
+/// The settings that the program has set for all its databases: names of environment variables, and values.
+/// The program can set them only once, so a reader takes no lock. In a child of a fork, a lock could stay
 /// locked for good.
 static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
@@ -104,20 +104,23 @@ impl Settings {
         find(name).map(|setting| setting.get(self))
     }
 
-    /// Returns the settings that were given, as URI parameters for another connection to the same log. Leaves
-    /// out `background_checkpoint`, because the background thread belongs to the log and not to a connection.
+    /// Returns the settings that were given explicitly, as URI parameters for opening another connection to
+    /// the same log. Leaves out `background_checkpoint`, because the background thread belongs to the log and
+    /// not to a connection.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
-    /// Returns the same values, but marks them as defaults, so that they conflict with no other settings.
+    /// Returns the same values, but all of them count as defaults. A default never conflicts with another
+    /// connection's setting.
     pub fn not_given(mut self) -> Self {
         self.explicit.clear();
         self
     }
 
-    /// Returns a message about the first setting that was given here and differs from that of a log in use.
+    /// Returns a message about the first shared setting that was given here and differs from the setting of
+    /// the log in use.
     pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
         let shared = rows().into_iter().filter(|setting| setting.is_shared()).map(|setting| setting.name());
         shared.filter(|name| self.explicit.contains(name)).find_map(|name| {
@@ -328,8 +331,8 @@ mod tests {
         assert!(eager.conflict_with(&lazy).unwrap().contains("sync=lazy"));
     }
 
-    /// Returns the name, the values and whether there is a star, for every row of the table in the
-    /// documentation.
+    /// Returns the settings in the documentation's table: each with its name, its values, and whether its row
+    /// has a star.
     fn documented() -> Vec<(String, String, bool)> {
         let page = include_str!("../../../../docs/settings.md");
         let section = page.split("\n## ").next().unwrap();

@@ -63,7 +63,7 @@ const FUNCTIONS: [Function; 3] = [
     Function { name: c"duralite_json", arguments: 1, risk: ffi::DIRECTONLY, copies: copies!(status) },
 ];
 
-/// Returns the SQLite to which the functions of this number belong.
+/// Returns the SQLite to which the functions with this number belong.
 fn owner(copy: usize) -> Option<&'static Sqlite> {
     // SAFETY: the pointer is null, or leads to a `Sqlite` that is never freed.
     OWNERS.get(copy).and_then(|owner| unsafe { owner.load(Ordering::Acquire).as_ref() })

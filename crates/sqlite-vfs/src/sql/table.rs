@@ -141,7 +141,7 @@ unsafe extern "C" fn disconnect(table: *mut VTab) -> c_int {
 
 unsafe extern "C" fn best_index(table: *mut VTab, info: *mut IndexInfo) -> c_int {
     shield(ffi::ERROR, || {
-        // SAFETY: SQLite passes its own table and its own question.
+        // SAFETY: SQLite passes its own table, and its own `IndexInfo`.
         let (table, info) = unsafe { (table_of(table), &mut *info) };
         info.cost = COST;
         let count = usize::try_from(info.constraints).unwrap_or(0);

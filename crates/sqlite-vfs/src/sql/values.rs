@@ -13,8 +13,8 @@ use crate::sqlite::Api;
 /// Returns the name of the schema that a value gives, or `main` if the value is null.
 ///
 /// # Safety
-/// `value` is null, or an argument of a call that has not returned. The call comes from the SQLite that `api`
-/// is from.
+/// `value` is null, or an argument of a call that has not returned. The call comes from the SQLite to which
+/// `api` belongs.
 pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
     let text = if value.is_null() {
         ptr::null()
@@ -32,7 +32,7 @@ pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
 /// Returns a value to SQLite.
 ///
 /// # Safety
-/// `context` belongs to a call that has not returned. The call comes from the SQLite that `api` is from.
+/// `context` belongs to a call that has not returned. The call comes from the SQLite to which `api` belongs.
 pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
     match value {
         // Set no result, because SQLite then takes NULL.

@@ -19,12 +19,12 @@ thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether this thread is opening a connection of the VFS's own.
+/// Returns whether this thread is opening one of the VFS's own connections.
 pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// How a connection of the VFS's own waits for a lock. The connection does not use SQLite's own busy handler,
+/// How one of the VFS's own connections waits for a lock. The connection does not use SQLite's busy handler,
 /// because that handler sleeps for up to tens of milliseconds at a time, and a checkpoint may keep all
 /// writers out during such a sleep.
 #[derive(Clone, Copy)]
@@ -49,9 +49,9 @@ impl BusyWait {
 /// The interval at which a wait polls.
 const PAUSE: Duration = Duration::from_micros(250);
 
-/// What the busy handler knows about the statement that waits: the time at which the statement began to wait,
-/// and how much of the time since then it has waited in the queue. The time between two calls of the handler
-/// counts too, because SQLite may open a log in between, and opening a log waits as well.
+/// What the busy handler knows about the statement that waits: when it began to wait, and how much of the
+/// time since then it has spent in the queue. The time between two calls of the handler counts as waiting
+/// too, because SQLite may open a log in between, and that may take time.
 struct Busy {
     wait: BusyWait,
     since: Cell<Instant>,
@@ -103,7 +103,8 @@ unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
     })
 }
 
-/// A connection of the VFS's own, which the drop closes. Only one thread at a time uses the connection.
+/// One of the VFS's own connections. Dropping this value closes the connection. Only one thread at a time
+/// uses it.
 pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
@@ -147,7 +148,7 @@ impl<'a> OwnConnection<'a> {
         if code != ffi::OK {
             return Err(own.failure(code));
         }
-        // SAFETY: the connection is open, and is closed before the argument goes.
+        // SAFETY: the connection is open. It is closed before `busy` is freed.
         unsafe { (api.busy_handler)(own.connection, Some(on_busy), own.busy.cast()) };
         Ok(own)
     }

@@ -40,7 +40,7 @@ impl PlainDatabase {
 /// Returns the first database file that the connection has open without Duralite, if there is one.
 ///
 /// # Safety
-/// `db` is an open connection of the SQLite that `api` is from.
+/// `db` is an open connection of the SQLite to which `api` belongs.
 pub unsafe fn plain_database(api: &Api, db: *mut Connection) -> Option<PlainDatabase> {
     let mut statement: *mut Statement = ptr::null_mut();
     // SAFETY: the connection is open, and the text ends with a zero. The null pointer says that no tail is

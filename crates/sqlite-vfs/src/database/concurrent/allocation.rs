@@ -21,8 +21,8 @@ use crate::errors::Failure;
 pub(super) struct Allocation {
     /// The size of the database after the commit, in pages.
     pub pages: u32,
-    /// Whether SQLite on this connection has to drop its cache. It has to if the database now has another
-    /// size than SQLite assumes, or if the connection's lease is to be renewed.
+    /// Whether SQLite on this connection has to drop its cache. It has to if the size of the database differs
+    /// from what SQLite assumes, or if the connection's lease is to be renewed.
     pub is_larger: bool,
     /// The effect on the connection's lease, if the connection has one.
     pub lease: Option<Settled>,
@@ -35,8 +35,8 @@ pub(super) struct Settled {
     pub view: View,
 }
 
-/// The least number of bytes that the estimate of the log's room counts for one page, because an engine may
-/// keep a few sectors for each page.
+/// The least number of bytes that one page counts for when this VFS estimates how many pages fit into the
+/// log. An engine may keep a few sectors for each page, so the number is this large.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
 /// A part of a free list, from the list's beginning.
@@ -52,16 +52,16 @@ impl Concurrent {
     /// written. If the answer is `false`, and no other connection has written page 1 since the snapshot, then
     /// the free list and the database's size are unchanged.
     pub(super) fn may_allocate(&self, newest: &Snapshot, images: &Images<'_>, pages: u32) -> bool {
-        // SQLite writes page 1 with every page that it takes or frees. A page on which the connection's own
-        // order of the free list depends counts too, because the commit must not contain a trunk that exists
+        // SQLite writes page 1 with every page that it takes or frees. A page also counts if the connection's
+        // own order of the free list depends on it. Otherwise the commit could contain a trunk that exists
         // only in that order.
         let state = self.state();
         images.pages().any(|page| page == 1 || state.lease.is_of(page)) || newest.header.db_pages() != pages
     }
 
-    /// Turns the images that SQLite has written into the images to commit on top of `newest`. The free list
-    /// to be committed is the real list, without the pages that the transaction has taken, and with the pages
-    /// that it has given back. `pages` is the size of the database that SQLite has written.
+    /// Replaces the images that SQLite has written by those that are to be committed on top of `newest`. The
+    /// committed free list is the real list, without the pages that the transaction has taken, and with the
+    /// pages that it has given back. `pages` is the size of the database that SQLite has written.
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if other connections have allocated too, and their allocations cannot be merged with
@@ -112,8 +112,8 @@ impl Concurrent {
         Ok(())
     }
 
-    /// Returns the pages that are free once a transaction ends with these images. Looks only at the part of
-    /// the free list that the transaction has written, which is the beginning of the list.
+    /// Returns the pages that are free after a transaction with these images. Looks only at the part of the
+    /// free list that the transaction has written, which is the beginning of the list.
     pub(super) fn free_at_the_end(&self, db: &Db, images: &Images<'_>) -> Result<BTreeSet<u32>, Failure> {
         let Some(first) = images.get(1) else { return Ok(BTreeSet::new()) };
         let list = self.part(db, head(first), |page| Ok(images.get(page).map(<[u8]>::to_vec)), None)?;
@@ -155,7 +155,7 @@ impl Concurrent {
     }
 
     /// Merges the allocation of a transaction to which this VFS has shown the free list in the order of its
-    /// lease. `shown` is the page 1 that this VFS has shown to the transaction.
+    /// lease. `shown` is page 1 as this VFS has shown it to the transaction.
     #[allow(clippy::too_many_arguments, reason = "the list before, as shown, as written and as it is now")]
     fn allocate_from_lease(
         &self,
@@ -175,11 +175,10 @@ impl Concurrent {
         }
         let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
         let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
-        // Leave out what SQLite has written to a page that was free before the transaction and is free after
-        // it, because such a page may be a trunk of the real list. If SQLite has made a page that the
-        // transaction has freed a trunk of the list that SQLite was shown, commit zeros for this page instead
-        // of that trunk. The real list does not need the trunk, and the page's old content must be gone
-        // (`secure_delete`).
+        // Drop what SQLite has written to a page that was free before the transaction and is still free,
+        // because such a page may be a trunk of the real list. SQLite may have made a trunk of a page that
+        // the transaction has freed. The real list does not need that trunk, so commit zeros for that page.
+        // Its old content must be gone (`secure_delete`).
         images.retain(|page| !(before.pages.contains(&page) && after.pages.contains(&page)));
         for page in after.trunks.keys().filter(|page| given.contains(page)) {
             images.insert(*page, vec![0; self.page_bytes]);
@@ -220,7 +219,7 @@ impl Concurrent {
         Ok(Allocation { pages: size, is_larger: size != pages, lease: settled(view) })
     }
 
-    /// Returns the allocation of a transaction that has WRITE. The log already has the transaction's pages as
+    /// Returns the allocation of a transaction that has WRITE and whose pages are already in the log, as
     /// SQLite has written them. `written` returns the last image of a page. This function adds to `images`
     /// those pages of the free list that are not in the log yet.
     pub(super) fn allocate_as_written(
@@ -278,9 +277,8 @@ impl Concurrent {
     }
 
     /// Returns a part of the free list, beginning with the trunk at `at`. The part consists of trunks that
-    /// only this connection knows: those that `written` returns, and those of the connection's view. If
-    /// `until` is given, the part also contains trunks of that snapshot's list, up to the trunk that `until`
-    /// names.
+    /// only this connection knows: `written` returns them, or the connection's view has them. If `until` is
+    /// given, the part also contains trunks of that snapshot's list, up to the trunk that `until` names.
     fn part(
         &self,
         db: &Db,
@@ -315,9 +313,9 @@ impl Concurrent {
         Ok(part)
     }
 
-    /// Returns how many free pages a transaction may add to the database, besides the `images` pages that it
-    /// writes anyway. No connection needs the added pages yet. So that they do not fill the log, they and the
-    /// transaction together take at most half of the room that is left.
+    /// Returns how many free pages a transaction may add to the database, in addition to the `images` pages
+    /// that it writes anyway. No connection needs the added pages yet, so they must not fill the log: all
+    /// these pages together take at most half of the room that is left.
     fn room_for_pages(&self, images: usize) -> usize {
         let (fill, _) = self.attachment.log().fill();
         if fill.limit_bytes == 0 {
@@ -338,14 +336,14 @@ impl Concurrent {
     ) -> Result<Allocation, Failure> {
         let Some(first) = images.get(1) else { return Ok(allocation) };
         let state = self.state();
-        // If the transaction holds WRITE while it runs, add no pages, so that the database is as large as
-        // with stock SQLite.
+        // If the transaction holds WRITE while it runs, add no pages. The database then is as large as it
+        // would be with stock SQLite.
         let adds = state.write == Write::Validated;
         let count = if adds { state.lease.pages_to_add(free_pages(first)) } else { 0 };
         drop(state);
         let count = count.min(self.room_for_pages(images.len()));
-        // Do not add pages either while another statement runs, because SQLite then continues with the size
-        // and the free list that it knows.
+        // Also add no pages while another statement runs, because that statement continues with the size and
+        // the free list that SQLite knows.
         if count == 0
             || !db.host.runs_one_statement(db.sqlite)
             || has_pointer_maps(first)

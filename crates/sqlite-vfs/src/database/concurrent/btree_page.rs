@@ -89,7 +89,7 @@ impl<'a> BTreePage<'a> {
     }
 }
 
-/// Returns the payload of `bytes` bytes with which `cell` begins.
+/// Returns the payload at the beginning of `cell`. The whole payload has `bytes` bytes.
 fn payload(cell: &[u8], bytes: u64, usable: usize, is_table: bool) -> Option<Payload<'_>> {
     let most = if is_table { usable - 35 } else { (usable - 12) * 64 / 255 - 23 };
     let Some(total) = usize::try_from(bytes).ok().filter(|total| *total > most) else {

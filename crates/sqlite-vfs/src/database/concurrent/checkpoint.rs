@@ -1,9 +1,9 @@
 //! Checkpoints of a concurrent connection. SQLite asks for a checkpoint of its own WAL, and this VFS
 //! checkpoints the real log instead.
 //!
-//! SQLite checkpoints after a commit if its hook says so. The hook comes from `PRAGMA wal_autocheckpoint`,
-//! from the C function of that name, or from the application. SQLite tells the hook how many frames SQLite's
-//! WAL has. That WAL begins with as many frames as the log has, and starts over when the log does.
+//! After a commit SQLite calls a hook, which decides whether to checkpoint. `PRAGMA wal_autocheckpoint`,
+//! `sqlite3_wal_autocheckpoint` or the application sets the hook. SQLite tells the hook how many frames
+//! SQLite's WAL has. That WAL begins with as many frames as the log has, and starts over when the log does.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int};
@@ -159,8 +159,8 @@ impl Concurrent {
         is_whole
     }
 
-    /// Writes the frames that the header counts to the database, but no frames that are newer than a reader's
-    /// snapshot. Returns whether all frames that the header counts are in the database afterwards.
+    /// Writes the frames up to the last one of `header` to the database, but no frames that are newer than a
+    /// reader's snapshot. Returns whether all frames up to that one are in the database afterwards.
     fn write_what_is_safe(&self, db: &Db, header: &IndexHeader) -> Result<bool, Failure> {
         let index = self.index();
         let mut safe = header.frames();

@@ -16,9 +16,9 @@ use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, Serving};
 use crate::errors::Failure;
 
-/// The largest number of pages that this VFS reads to find out to which table or index the page of a conflict
-/// belongs. The overtaken transaction has WRITE meanwhile, so this VFS reads them only at the first, the
-/// second, the fourth, the eighth conflict on a page, and so on.
+/// The largest number of pages that this VFS reads to find the table or index of a page on which a
+/// transaction was overtaken. That transaction holds WRITE during the search, so this VFS searches only at
+/// the first, the second, the fourth, the eighth conflict on a page, and so on.
 const READS_OF_CONFLICT: usize = 64;
 /// The largest number of pages that this VFS reads when the application asks for the owners of pages.
 const READS_OF_QUESTION: usize = 10_000;
@@ -33,7 +33,7 @@ pub(super) enum Conflict {
     Unknown,
     /// A checkpoint keeps writers out until this transaction is over.
     Checkpoint,
-    /// The transaction has kept the log from starting over for long.
+    /// The transaction has kept the log from starting over for too long.
     Overdue,
 }
 
@@ -98,10 +98,10 @@ impl Concurrent {
 }
 
 impl Db {
-    /// Returns the pages on which transactions of this process were overtaken, those with the most conflicts
-    /// first. With each page comes the table or index to which it belongs at the newest commit. If the
-    /// connection does not use the log yet, or uses it for rollback journals, this function cannot look for
-    /// the owners, and returns those that were found earlier.
+    /// Returns the pages on which transactions of this process were overtaken. The pages with the most
+    /// conflicts come first. The owner of a page is the table or index to which it belongs at the newest
+    /// commit. If the connection does not use the log yet, or uses it for rollback journals, this function
+    /// cannot look for the owners, and returns those that were found earlier.
     pub fn hot_pages(&self) -> Vec<HotPage> {
         let served = self.serving();
         let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);

@@ -1,6 +1,6 @@
-//! Takes away rules of this module, one at a time, so that the exploration of schedules has to find the fault
-//! that each rule prevents. This module exists only in builds with the feature `controls`, and nothing that
-//! users load has that feature.
+//! Takes away rules of the concurrent connections, one at a time, to check that the exploration of schedules
+//! finds the fault that each rule prevents. This module exists only in builds with the feature `controls`,
+//! and no build for users has that feature.
 //!
 //! `LOCKING_CONTROL` names the rule:
 //!

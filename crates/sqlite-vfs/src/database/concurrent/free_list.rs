@@ -39,7 +39,7 @@ fn set_number(page: &mut [u8], at: Range<usize>, number: u32) {
     }
 }
 
-/// Returns the size of the database in pages, as page 1 tells it.
+/// Returns the size of the database in pages, from page 1.
 pub fn size_in(first: &[u8]) -> u32 {
     number(first, SIZE)
 }
@@ -49,12 +49,12 @@ pub fn set_size(first: &mut [u8], pages: u32) {
     set_number(first, SIZE, pages);
 }
 
-/// Returns the number of free pages, as page 1 tells it.
+/// Returns the number of free pages, from page 1.
 pub fn free_pages(first: &[u8]) -> u32 {
     number(first, COUNT)
 }
 
-/// Returns the first trunk, or 0 where no page is free.
+/// Returns the first trunk, or 0 if no page is free.
 pub fn head(first: &[u8]) -> u32 {
     number(first, HEAD)
 }

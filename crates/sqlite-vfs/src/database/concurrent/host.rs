@@ -15,8 +15,8 @@ use crate::sqlite::Sqlite;
 /// calls by SQLite, and SQLite holds the connection's mutex during these calls.
 #[derive(Default)]
 pub struct Host {
-    /// The address, in SQLite's own memory for the open database, at which SQLite keeps the pointer to the
-    /// connection. With a shared cache, SQLite keeps there the connection that is at work.
+    /// The address of SQLite's own pointer to the connection that uses the open database. With a shared
+    /// cache, SQLite makes this pointer lead to the connection that is at work.
     connection: AtomicPtr<*mut Connection>,
     /// SQLite's function that calls the connection's busy handler, and its argument.
     busy: Mutex<Option<Busy>>,
@@ -38,7 +38,7 @@ impl Host {
     /// Notes the address at which SQLite keeps the pointer to the connection (`SQLITE_FCNTL_PDB`).
     ///
     /// # Safety
-    /// The place stays SQLite's until the database file is closed.
+    /// `place` is SQLite's, and stays valid until the database file is closed.
     pub unsafe fn set_connection(&self, place: *mut *mut Connection) {
         self.connection.store(place, Ordering::Relaxed);
     }
@@ -70,7 +70,7 @@ impl Host {
     /// Returns `None` if SQLite has not told the VFS which connection uses the database.
     pub fn is_in_transaction(&self, sqlite: &Sqlite) -> Option<bool> {
         let connection = self.connection();
-        // SAFETY: the connection is working, on this thread.
+        // SAFETY: the connection is open, and this thread is using it.
         (!connection.is_null()).then(|| unsafe { (sqlite.api.get_autocommit)(connection) == 0 })
     }
 
@@ -80,7 +80,7 @@ impl Host {
         const FIRST_ATTACHED: c_int = 2;
         let connection = self.connection();
         let Some(db_name) = sqlite.api.db_name.filter(|_| !connection.is_null()) else { return false };
-        // SAFETY: the connection is working, on this thread.
+        // SAFETY: the connection is open, and this thread is using it.
         unsafe { db_name(connection, FIRST_ATTACHED).is_null() }
     }
 
@@ -91,7 +91,7 @@ impl Host {
         const NOT_BEGUN: c_int = 0;
         let connection = self.connection();
         let Some(txn_state) = sqlite.api.txn_state.filter(|_| !connection.is_null()) else { return false };
-        // SAFETY: the connection is working, on this thread.
+        // SAFETY: the connection is open, and this thread is using it.
         unsafe { txn_state(connection, ptr::null()) == NOT_BEGUN }
     }
 
@@ -116,7 +116,7 @@ impl Host {
         let (mut running, mut selects) = (0, 0);
         self.each_running(sqlite, |statement, text| {
             running += 1;
-            // SAFETY: a statement of this connection, which is working, on this thread.
+            // SAFETY: the statement belongs to this connection, which this thread is using.
             let is_read_only = unsafe { (sqlite.api.stmt_readonly)(statement) } != 0;
             selects += i32::from(is_read_only && begins_with(text, &[b"SELECT", b"WITH", b"VALUES"]));
         });
@@ -136,7 +136,7 @@ impl Host {
         if connection.is_null() {
             return;
         }
-        // SAFETY: the connection is working, on this thread. Its statements and their texts stay meanwhile.
+        // SAFETY: this thread is using the connection, so its statements and their texts stay valid.
         let next = |statement| unsafe { (api.next_stmt)(connection, statement) };
         let mut statement = next(ptr::null_mut());
         while !statement.is_null() {

@@ -15,7 +15,7 @@ pub struct Images<'a> {
 }
 
 impl<'a> Images<'a> {
-    /// Makes the images of a commit from `images`, with only the last image of each page.
+    /// Makes the images that a commit writes: for each page, only its last image in `images`.
     pub fn last_of(images: impl IntoIterator<Item = (u32, Image<'a>)>) -> Self {
         let mut images = images.into_iter();
         let (first, second) = (images.next(), images.next());

@@ -1,9 +1,9 @@
-//! The frames of an open transaction that are in the log.
+//! The frames that a large transaction has in the log before its commit.
 
 use duralite_format::wal_index::IndexHeader;
 
-/// The frames of a large transaction that are in the log. Other connections do not see these frames before
-/// the transaction's commit.
+/// The frames that a large transaction has written to the log before its commit. Other connections do not see
+/// these frames yet.
 pub(super) struct InLog {
     /// The state of the log directly before the first of these frames.
     pub base: IndexHeader,
@@ -16,20 +16,19 @@ pub(super) struct InLog {
 }
 
 impl InLog {
-    /// Makes the value for a large transaction that has no frames in the log yet. Its first frame will come
-    /// directly after the state `base` of the log.
+    /// Returns the value for a large transaction that has no frames in the log yet. `base` is the state of
+    /// the log. The transaction's first frame will directly follow it.
     pub fn behind(base: IndexHeader) -> Self {
         Self { base, pages: Vec::new(), begun: None, overwritten: None }
     }
 
-    /// Returns the frame number under which the log has the transaction's frame `at`, which is counted from
-    /// 0.
+    /// Returns the number that the transaction's frame `at`, which is counted from 0, has in the log.
     pub fn number(&self, at: usize) -> u32 {
         self.base.frames() + u32::try_from(at + 1).unwrap_or(u32::MAX)
     }
 
-    /// Notes that SQLite writes the page of the frame `at`, for the first time or again. The frame is in the
-    /// log. `is_whole` says whether SQLite writes the end of the page.
+    /// Notes that SQLite writes to the page of the frame `at`, which is in the log. `is_whole` says whether
+    /// this write reaches the end of the page.
     pub fn write_page(&mut self, at: usize, is_whole: bool) {
         if self.begun != Some(at) {
             self.overwritten = Some(self.overwritten.map_or(at, |first| first.min(at)));

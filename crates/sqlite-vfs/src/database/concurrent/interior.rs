@@ -26,8 +26,8 @@ struct Child {
 /// with the type of an interior page.
 const NUMBERS_LOOK_INTERIOR: u32 = (INTERIOR_OF_TABLE as u32) << 24;
 
-/// Returns whether both images are of an interior page of a table, in a database of this many pages, and each
-/// child in `used` lies between the same rowids in both.
+/// Returns whether both images are of an interior page of a table, and each child in `used` lies between the
+/// same rowids in both. `pages` is the size of the database in pages.
 pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -> bool) -> bool {
     if pages >= NUMBERS_LOOK_INTERIOR {
         return false;

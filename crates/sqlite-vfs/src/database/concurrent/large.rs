@@ -4,15 +4,16 @@
 //! snapshot to the newest commit (invariant 60). It cannot do so if another transaction has overtaken it by
 //! then, or has committed a page that this transaction has written. After the move SQLite's frames go to the
 //! real log at once, and the transaction cannot be overtaken. If SQLite rolls the transaction back, or its
-//! process dies, the log drops these frames. The log has the same frames as SQLite's WAL under other numbers,
-//! so `ROLLBACK TO` works as on a connection that SQLite serves directly. The commit adds the last images of
-//! pages that differ from what SQLite has written.
+//! process dies, the log drops these frames. The log has the same frames as SQLite's WAL, under other
+//! numbers, so `ROLLBACK TO` works as with stock SQLite. The commit adds the final images of those pages that
+//! must differ from what SQLite has written.
 //!
-//! Before a transaction's commit SQLite writes to the WAL when its page cache is full, in the middle of a
-//! statement. SQLite undoes that statement only after an I/O error ([`Failure::amid_writes`]). So a
-//! transaction continues in memory while another connection has WRITE. It also continues if it was overtaken
-//! and cannot move its snapshot, because the conditions for a commit are weaker, and the transaction may
-//! still commit. It fails only at [`MOST_IN_MEMORY`].
+//! Before the commit SQLite writes to the WAL only when its page cache is full, that is, in the middle of a
+//! statement. If the write fails, SQLite undoes the statement only after an I/O error
+//! ([`Failure::amid_writes`]). So *busy* is no answer here: while another connection has WRITE, the
+//! transaction continues in memory. It also continues in memory if it was overtaken and cannot move its
+//! snapshot. The conditions for a commit are weaker, so it may still commit. It fails only at
+//! [`MOST_IN_MEMORY`].
 
 use std::borrow::Cow;
 use std::ffi::c_int;
@@ -31,7 +32,8 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// A transaction that has written this many bytes goes to the log if it can at this moment.
+/// When a transaction has written this many bytes, this VFS moves it to the log, if that is possible at that
+/// moment.
 const IN_MEMORY: usize = 4 << 20;
 /// A transaction that has written this many bytes before its commit can no longer stay in memory.
 const MOST_IN_MEMORY: usize = 4 * IN_MEMORY;
@@ -54,8 +56,8 @@ impl Concurrent {
         let has_lock = match how {
             Write::Not => false,
             Write::Locked => true,
-            // While SQLite commits, keep the transaction in memory. The pages that SQLite writes at that time
-            // are in SQLite's own memory anyway, so they do fit.
+            // While SQLite commits, keep the transaction in memory. The pages that SQLite writes during the
+            // commit come from SQLite's own memory, so this VFS has room for them too.
             Write::Validated if db.host.is_in_transaction(db.sqlite) != Some(true) => false,
             Write::Validated => self.lock_for_large(db).map_err(Failure::amid_writes)?,
         };
@@ -156,8 +158,8 @@ impl Concurrent {
         }
     }
 
-    /// Writes to the WAL in a large transaction (`xWrite`). `to` is the frame, and the offset within the
-    /// frame. Keeps the commit frame in memory until it is whole.
+    /// Writes to the WAL in a large transaction (`xWrite`). `to` is the number of the frame, and the offset
+    /// in that frame. Keeps the commit frame in memory until SQLite has written all of it.
     pub(super) fn write_large(
         &self,
         db: &Db,
@@ -192,7 +194,7 @@ impl Concurrent {
             if !is_whole {
                 return Ok(ffi::OK);
             }
-            // Do not return SQLITE_BUSY, because the application may then try COMMIT again, but the log has
+            // Do not return SQLITE_BUSY. The application may then try COMMIT again, although the log has
             // dropped the frames of the transaction.
             return self.commit_large(db, frame, write).map_err(Failure::amid_writes);
         }
@@ -215,8 +217,8 @@ impl Concurrent {
             return Ok(ffi::IOERR_WRITE);
         };
         let held = state.wal.split_off(committed);
-        // SQLite has incremented the change counter of the page 1 that it has read, as stock SQLite does. But
-        // here other connections may have incremented the counter in the meantime.
+        // SQLite has incremented the change counter that it read with page 1. With stock SQLite that is
+        // right. But here other connections may have incremented the counter since.
         let is_alone = state.cache == Some(snapshot.header);
         drop(state);
         let header = frame_header(&held, 0);

@@ -4,9 +4,9 @@
 //! that in page 1. So any two transactions that allocate would conflict. Therefore, once a connection has
 //! allocated a page, this VFS shows it the free list in another order. In that order a trunk with pages that
 //! the connection has *leased* comes first, and then the rest. When the connection commits, `publish` takes
-//! the list as it is by then, removes the pages that the connection has taken, and adds the pages that it has
-//! given back. The list that SQLite is shown is a permutation of the real list, so all that SQLite counts and
-//! checks stays true.
+//! the current list, removes the pages that the connection has taken, and adds the pages that it has given
+//! back. The list that SQLite sees is a permutation of the real list, so SQLite's counts and checks of the
+//! list stay correct.
 //!
 //! A lease binds nobody (invariant 64). The pages stay on the real list. Other connections of this process
 //! lease other pages. If another connection nevertheless takes a leased page, the transaction that commits
@@ -44,8 +44,8 @@ pub(super) struct View {
 const AT_FIRST: usize = 32;
 /// The largest number of pages that a connection leases.
 const AT_MOST: usize = 512;
-/// If the free list has this many times the number of pages that a connection wants, it is long enough,
-/// whatever other connections have leased.
+/// A free list that has this many times the number of pages that a connection wants is long enough, even if
+/// other connections have leased some of them.
 const MOST_FREE: usize = 16;
 
 impl Lease {
@@ -71,7 +71,7 @@ impl Lease {
         self.wanted = (2 * self.wanted).clamp(AT_FIRST, AT_MOST);
     }
 
-    /// Returns whether this VFS must choose again in which order SQLite sees the free list. It must if few
+    /// Returns whether this VFS must choose a new order in which SQLite sees the free list. It must if few
     /// leased pages are left. It also must if the connection has a lease and believes that no other
     /// connection commits any more.
     pub fn is_to_be_renewed(&self, has_others: bool) -> bool {

@@ -1,26 +1,26 @@
-//! Decides whether transactions had better be validated at their commit, or take WRITE when they begin to
-//! write.
+//! Decides whether a transaction runs without WRITE and is validated at its commit, or takes WRITE when it
+//! begins to write.
 //!
-//! While a transaction runs that is to be validated at its commit, other transactions commit, and each of
-//! their commits may overtake it. A transaction that has WRITE cannot be overtaken, but no other transaction
-//! commits meanwhile. Transactions may conflict on the same rows, as at the right edge of a table to which
-//! all append. Then a transaction had better take WRITE. Otherwise it would conflict with the others again
-//! and again, and the program would wait longer before each new attempt. But an interior page of a table
-//! changes only when one of its child pages is split or balanced. Two transactions that conflict only on such
-//! a page do so by chance, as with random keys. The overtaken transaction then runs again without WRITE, and
-//! makes no other transaction wait.
+//! While a transaction runs without WRITE, other transactions commit, and each of their commits may overtake
+//! it. A transaction that has WRITE cannot be overtaken, but no other transaction commits meanwhile.
+//!
+//! If transactions conflict on the same rows, as at the right edge of a table to which all append, they
+//! should take WRITE. Otherwise they would conflict again and again, and the program would wait longer before
+//! each new attempt. But an interior page of a table changes only when one of its child pages is split or
+//! balanced. Two transactions that conflict only on such a page do so by chance, as with random keys. The
+//! overtaken transaction then runs again without WRITE, and makes no other transaction wait.
 
 /// What this VFS has learned from the connection's last transactions.
 ///
-/// After a conflict on rows, a number of the connection's transactions take WRITE, before the connection
-/// again tries a transaction without WRITE. Each further conflict doubles that number. A transaction does not
-/// count towards that number if it writes pages that others have committed since the connection's last
-/// commit, because without WRITE it would have conflicted with them.
+/// After a conflict on rows, a certain number of the connection's transactions take WRITE. Then the
+/// connection tries a transaction without WRITE. Each further conflict doubles the number. A transaction with
+/// WRITE does not count if it writes pages that others have committed since the connection's last commit:
+/// without WRITE, it would have conflicted with them.
 #[derive(Default)]
 pub(super) struct Luck {
-    /// The number of transactions that have yet to take WRITE before one runs without it.
+    /// How many more transactions take WRITE before one runs without it.
     left: u8,
-    /// One less than the number of transactions that are to take WRITE after the next conflict.
+    /// The number of transactions that take WRITE after the next conflict, minus 1.
     next: u8,
     /// Whether the last transaction was overtaken.
     has_lost: bool,
@@ -30,7 +30,7 @@ pub(super) struct Luck {
 const LONGEST_DETOUR: u8 = 32;
 
 impl Luck {
-    /// Returns whether a transaction had better take WRITE.
+    /// Returns whether a transaction should take WRITE.
     pub fn is_out(&self) -> bool {
         self.left > 0
     }

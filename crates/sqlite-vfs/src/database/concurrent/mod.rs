@@ -2,21 +2,22 @@
 //!
 //! **The trick.** Such a connection has a wal-index of its own ([`memory::Private`]), which says that all
 //! frames of earlier transactions, except the last frame, are in the database. So SQLite reads pages from the
-//! database file, by `xRead`, and this VFS answers from the connection's snapshot: with the newest frame of
-//! the page in the real log up to the snapshot, else from the file. If SQLite nevertheless asks its WAL for a
-//! frame of an earlier transaction, it gets the same answer. SQLite's WAL is therefore nothing but the frames
-//! of the transaction that is open, in a buffer. When SQLite writes the page of the commit frame, the VFS
-//! commits. Under the real WRITE lock it validates the transaction, writes the last image of each page to the
-//! real log as one transaction, and publishes that transaction in the real wal-index. (If the wal-index said
-//! that all frames are in the database, SQLite would start its WAL over with each transaction. Starting over
-//! costs as much as the rest of a small transaction, so this VFS makes SQLite start over only now and then.)
+//! database file, by `xRead`, and this VFS answers with the page as of the connection's snapshot: from the
+//! page's newest frame in the real log, or from the file if there is no such frame. If SQLite nevertheless
+//! asks its WAL for a frame of an earlier transaction, it gets the same answer. SQLite's WAL is therefore
+//! nothing but the frames of the transaction that is open, in a buffer. When SQLite writes the page of the
+//! commit frame, the VFS commits. Under the real WRITE lock it validates the transaction, writes the last
+//! image of each page to the real log as one transaction, and publishes that transaction in the real
+//! wal-index. (If the wal-index said that all frames are in the database, SQLite would start its WAL over
+//! with each transaction. Starting over costs as much as the rest of a small transaction, so this VFS makes
+//! SQLite start over only now and then.)
 //!
 //! **What is promised.** Transactions are serializable, in the order in which they are published. These rules
 //! make it so; each has a number in `docs/invariants.md`.
 //!
 //! - *The read set* (invariant 58) holds the pages that SQLite has read through this VFS, and the pages that
-//!   the connection has committed, since SQLite's cache was last dropped. SQLite reads a page in its cache
-//!   without asking, so a page leaves the set only when the whole cache is dropped.
+//!   the connection has committed, since SQLite's cache was last dropped. SQLite reads a page that is in its
+//!   cache without asking this VFS, so a page leaves the set only when SQLite drops the whole cache.
 //! - *Validation* (invariant 59). A transaction commits only if no frame that others have committed since its
 //!   snapshot holds a page of the read set or a page that the transaction writes. Page 1 is in every read
 //!   set. Page 1 may differ in the change counter and in the version that goes with the counter, because no
@@ -57,7 +58,7 @@
 //! | [`lease`], [`leasing`] | the free pages that one connection leases, and their choice |
 //! | [`allocation`] | the allocations of a transaction, merged with those of others |
 //! | [`validate`] | whether others have overtaken a transaction |
-//! | [`luck`] | whether transactions had better be validated, or take WRITE early |
+//! | [`luck`] | whether transactions should be validated, or take WRITE early |
 //! | [`publish`] | the commit itself |
 //! | [`large`], [`in_log`] | transactions that are too large for memory, and their frames in the log |
 //! | [`btree_page`] | pages of b-trees |

@@ -14,8 +14,8 @@ pub struct Owned<T>(RefCell<T>);
 unsafe impl<T: Send> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// Returns the value. If the value is already in use, this crate has a fault, and the call panics, which
-    /// ends SQLite's call.
+    /// Returns the value. If the value is already in use, this crate has a bug, and this function panics. The
+    /// panic ends the current call by SQLite.
     #[inline]
     pub fn get(&self) -> RefMut<'_, T> {
         self.0.borrow_mut()

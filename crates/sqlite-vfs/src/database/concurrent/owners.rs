@@ -4,7 +4,7 @@
 //! The parents of the leaves hold the numbers of the leaves, so the search reads only the first leaf of each
 //! tree. If a page has no known owner after that, it may be on the free list, or may hold the rest of a long
 //! row. To find the rests of long rows, the search reads all pages. The search ends when it knows all owners
-//! that the caller asked for, or has read as many pages as it may.
+//! that the caller asked for, or has read the permitted number of pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -236,7 +236,7 @@ mod tests {
     struct Pages(BTreeMap<u32, Vec<u8>>);
 
     const BYTES: usize = 512;
-    /// The offsets in page 1 of the number of the free list's first page, and of the number that says whether
+    /// The offsets of two numbers in page 1: the free list's first page, and the number that says whether
     /// there are pointer maps.
     const FREE_LIST_HEAD: usize = 32;
     const POINTER_MAPS: usize = 52;

@@ -16,9 +16,8 @@ pub fn read_page(
     page: u32,
     buf: &mut [u8],
 ) -> Result<(), Failure> {
-    // Do not read after the end of the database. The file may have been longer in the past, and a home that
-    // has mapped the file may still have that length mapped. The home relies on its callers not to read
-    // there.
+    // Do not read beyond the end of the database. The file may have been longer in the past, and a home that
+    // maps the file may still map the old length. Such a home relies on its callers not to read there.
     if !snapshot.may_have(page) {
         buf.fill(0);
         return Ok(());

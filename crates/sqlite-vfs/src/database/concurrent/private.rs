@@ -158,9 +158,8 @@ impl Concurrent {
     /// application has begun takes no lock here, because this VFS validates it when it commits. Every other
     /// transaction takes the real WRITE lock now.
     fn lock_write(&self, db: &Db) -> Result<c_int, Failure> {
-        // Forget the super-journal here, when a transaction begins to write. The COMMIT of a validated
-        // transaction takes the real WRITE later, and by then SQLite has opened the super-journal of that
-        // COMMIT.
+        // Forget the super-journal here, when a transaction begins to write. A validated transaction takes
+        // the real WRITE only in its COMMIT, and by then SQLite has opened the super-journal of that COMMIT.
         super_journal::forget();
         let in_transaction = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
         let mut state = self.state();
@@ -184,8 +183,9 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        // If the transaction has read nothing, SQLite itself waits and begins it again, as with `off`. SQLite
-        // then has the lock together with a snapshot that no other transaction has overtaken.
+        // If the transaction has read nothing, SQLite itself waits and begins it again, as with
+        // `concurrent=off`. SQLite then has the lock together with a snapshot that no other transaction has
+        // overtaken.
         let waits = in_transaction && !db.host.has_read_nothing(db.sqlite);
         self.lock_at_newest(db, waits)
     }
@@ -208,8 +208,8 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits here for the lock, as long as its busy
     /// handler agrees. SQLite itself does not call that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
-        // If there is a reason why this connection must not wait for long: how long it may wait for that
-        // reason, and when that reason began.
+        // Set while there is a reason not to wait for long: the longest wait for that reason, and the time at
+        // which the reason began.
         let mut in_the_way: Option<(Duration, Instant)> = None;
         let mut has_waited = false;
         loop {
@@ -360,8 +360,8 @@ impl Concurrent {
     fn ask_to_end(&self, db: &Db) -> Failure {
         let mut state = self.state();
         state.writes_since = None;
-        // Let SQLite drop its cache. If SQLite lacks memory while it rolls back, the cache may keep a page
-        // that SQLite could not read again.
+        // Make SQLite drop its cache. If SQLite runs out of memory while it rolls back, its cache may keep
+        // pages that it could not read again.
         state.cache = None;
         drop(state);
         overtaken(db, &Conflict::Overdue)
@@ -372,7 +372,7 @@ impl Concurrent {
     /// for no other frame.
     pub fn read_wal(&self, db: &Db, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let sums = |buf: &mut [u8]| {
-            // SQLite reads headers to compute checksums of later frames again. No reader looks at these
+            // SQLite reads these headers to recompute the checksums of later frames. No reader looks at these
             // checksums.
             buf.fill(0);
             Ok(ffi::OK)
@@ -393,8 +393,8 @@ impl Concurrent {
         at.and_then(|at| self.read(db, buf, at)).unwrap_or(Ok(ffi::IOERR_READ))
     }
 
-    /// Returns the frame of SQLite's WAL that contains this offset, counted from 1, and the position of the
-    /// offset within the frame. Returns `None` within the header of the WAL.
+    /// Returns the frame of SQLite's WAL that contains this offset, and the offset within that frame. Frames
+    /// are counted from 1. Returns `None` if the offset is in the header of the WAL.
     pub(super) fn frame_at(&self, offset: u64) -> Option<(u32, usize)> {
         let behind = usize::try_from(offset).ok()?.checked_sub(WAL_HEADER_BYTES)?;
         let frame = u32::try_from(behind / self.frame_bytes()).ok()?.checked_add(1)?;
@@ -411,8 +411,8 @@ impl Concurrent {
         self.checkpoint(db, Checkpoint::Truncate)
     }
 
-    /// Takes WRITE when SQLite is about to overwrite the whole database (`VACUUM`), for a transaction that
-    /// would otherwise be validated at its commit. Overwriting needs WRITE.
+    /// SQLite is about to overwrite the whole database (`VACUUM`), which needs WRITE. So this function takes
+    /// WRITE for a transaction that would otherwise be validated at its commit.
     pub fn overwrites(&self, db: &Db) -> Result<c_int, Failure> {
         if self.state().write != Write::Validated {
             return Ok(ffi::OK);
@@ -445,8 +445,8 @@ impl Db {
             return Ok(None);
         }
         if self.lock.sqlites_exclusive().is_some() {
-            // SQLite leaves WAL mode, or closes the database, and has read nothing before. No other
-            // connection can use the database now.
+            // SQLite is leaving WAL mode or closing the database, without having read anything in WAL mode.
+            // No other connection can use the database now.
             return Ok(None);
         }
         let Some(locks) = self.index_locks() else { return Ok(None) };
@@ -454,8 +454,8 @@ impl Db {
         Ok(Some(Box::new(new)))
     }
 
-    /// Returns the mode in which this connection's transactions now run beside others. If the connection
-    /// cannot have the mode of the setting, this is a weaker mode.
+    /// Returns the mode of concurrency that this connection has now. It is weaker than the setting if the
+    /// connection cannot have the setting's mode.
     pub fn concurrency_in_force(&self) -> Concurrency {
         match self.concurrent().map(|concurrent| concurrent.mode) {
             // A SQLite without this function cannot say whether another database is attached.

@@ -21,8 +21,8 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::refusals;
 
-/// The largest number of frames of other connections in which a transaction with WRITE looks for pages that
-/// it writes too. If there are more frames, this VFS assumes that others have written none of these pages.
+/// A transaction with WRITE searches the frames of other connections for pages that it writes too. If there
+/// are more frames than this, it does not search, and assumes that others have written none of these pages.
 const MOST_LOOKED_AT: u32 = 512;
 
 /// A function that writes bytes of the WAL at an offset, as SQLite would, and returns the code for SQLite.
@@ -110,8 +110,8 @@ impl Concurrent {
         if code == ffi::OK {
             state.committed = frame;
             if state.after == state.snapshot.map(|snapshot| snapshot.header) {
-                // The snapshot now contains this commit, so SQLite can read everything from it that was in
-                // the WAL.
+                // The snapshot now contains this commit, so it has everything that SQLite could read from the
+                // WAL.
                 state.forget_wal(frame);
             } else if let Some(page) = page {
                 put(&mut state.wal, header + FRAME_HEADER_BYTES, page);
@@ -121,8 +121,8 @@ impl Concurrent {
     }
 
     /// Commits a transaction that has WRITE. Because of WRITE, no other transaction has committed since the
-    /// snapshot. Tells [`Luck`](super::luck) whether other transactions, between the state `since` and the
-    /// snapshot, have committed pages that this transaction writes.
+    /// snapshot. Tells [`Luck`](super::luck) whether this transaction writes pages that others have committed
+    /// after the state `since`.
     fn commit_locked(
         &self,
         db: &Db,
@@ -189,8 +189,8 @@ impl Concurrent {
     /// transaction is overtaken already.
     fn validate_early(&self, db: &Db, transaction: &Transaction<'_>) -> Result<(), Failure> {
         let Transaction { snapshot, images, .. } = transaction;
-        // If the connection reads only the database file, it does not keep the log from starting over while
-        // this function reads the log. So check nothing here.
+        // If the connection reads only the database file, its read mark does not keep the log from starting
+        // over. The log could do so while this function reads it, so check nothing here.
         if snapshot.is_in_file() {
             return Ok(());
         }
@@ -202,8 +202,8 @@ impl Concurrent {
         }
     }
 
-    /// Returns whether others, between the state `since` and the transaction's snapshot, have committed pages
-    /// that this transaction writes.
+    /// Returns whether this transaction writes pages that others have committed after the state `since` and
+    /// before the transaction's snapshot.
     fn has_met_others(&self, since: &IndexHeader, transaction: &Transaction<'_>) -> Result<bool, Failure> {
         let Transaction { snapshot, images, .. } = transaction;
         let (first, last) = (since.frames().saturating_add(1), snapshot.header.frames());
@@ -273,8 +273,8 @@ impl Concurrent {
             } else {
                 Allocation { pages: known_pages, is_larger: false, lease: None }
             };
-        // SQLite has incremented the change counter of the page 1 that it has read. Others may have
-        // incremented the counter since.
+        // SQLite has incremented the change counter that it read with page 1. Others may have incremented the
+        // counter since.
         let is_alone = || newest == snapshot.header && self.state().cache == Some(newest);
         if images.contains(1)
             && !is_alone()
@@ -285,9 +285,8 @@ impl Concurrent {
         let base = self.base_for(db, &snapshot, newest)?;
         let after = self.append(&base, None, &images, pages, write)?;
         let mut state = self.state();
-        // Add only SQLite's own images to the read set, because SQLite's cache does not have the pages that
-        // this VFS has made: trunks of the real free list, and pages by which the database has become larger
-        // (invariant 58).
+        // Add only SQLite's own images to the read set (invariant 58). SQLite's cache does not have the pages
+        // that this VFS has made: trunks of the real free list, and new pages at the end of the database.
         images.written().for_each(|page| state.read.insert(page));
         if newest == snapshot.header {
             state.has_committed(&snapshot, after, is_larger);
@@ -326,9 +325,9 @@ impl Concurrent {
         self.write_header(base, write)
     }
 
-    /// Writes these images as the last frames of a transaction, which seals the transaction, and publishes
-    /// the transaction. Its first frames may be in the log already. Returns the state of the log with this
-    /// transaction.
+    /// Writes the last frames of a transaction, which seals the transaction, and publishes it. If the
+    /// transaction is large, its first frames are in the log already (`large`). Returns the state of the log
+    /// with this transaction.
     pub(super) fn append(
         &self,
         base: &IndexHeader,
@@ -353,8 +352,8 @@ impl Concurrent {
         if large.is_some_and(|large| large.overwritten.is_some())
             && let Some(page) = images.pages().last()
         {
-            // The log treats the transaction as complete once this function has written the header a second
-            // time.
+            // Write the header of the last frame a second time. The log treats the transaction as complete
+            // only after that.
             self.write_frame(last, (page, pages), None, write)?;
         }
         // The transaction is sealed. Nothing from here on fails, because all regions are mapped.
@@ -366,8 +365,8 @@ impl Concurrent {
         Ok(after)
     }
 
-    /// Writes a frame with this page and this size of the database (0 except in a commit frame), or only the
-    /// frame's header.
+    /// Writes the header of a frame, and the page's image if there is one. `page` is the page's number, and
+    /// `pages` is the size of the database, which is 0 except in a commit frame.
     pub(super) fn write_frame(
         &self,
         frame: u32,
@@ -386,7 +385,7 @@ impl Concurrent {
     }
 
     /// Starts the log over, as SQLite does before it writes, if the whole log is in the database and no
-    /// connection reads the log. Returns the header that the wal-index has then.
+    /// connection reads the log. Returns the resulting header of the wal-index.
     fn start_over(&self, db: &Db, newest: IndexHeader) -> Result<IndexHeader, Failure> {
         let index = self.index();
         if newest.frames() == 0 || index.backfilled()? != newest.frames() {
@@ -415,9 +414,9 @@ impl Concurrent {
 }
 
 /// Returns the failure to report for a transaction that was overtaken. After any failure but `SQLITE_BUSY`,
-/// SQLite counts the transaction as over. That is right for `COMMIT`. After a `RELEASE`, SQLite keeps the
-/// savepoint all the same, and a second `RELEASE` would succeed, with nothing to commit. So this function
-/// reports a busy database to a `RELEASE`, until the application sends a `ROLLBACK`.
+/// SQLite considers the transaction over. That is right for `COMMIT`. But after a failed `RELEASE`, SQLite
+/// keeps the savepoint, and a second `RELEASE` would succeed without committing anything. So this function
+/// makes a `RELEASE` fail with `SQLITE_BUSY`, until the application sends a `ROLLBACK`.
 #[cold]
 fn lost(db: &Db, failure: Failure) -> Failure {
     if failure.code != ffi::BUSY_SNAPSHOT || !db.host.is_releasing(db.sqlite) {
@@ -427,7 +426,8 @@ fn lost(db: &Db, failure: Failure) -> Failure {
 }
 
 /// Turns the code that a write has returned into a result. `recorded` is the number of this thread's last
-/// refusal before the write. If the write has recorded another refusal, the failure carries its reason.
+/// refusal before the write. If the write has recorded another refusal, the failure has the reason of that
+/// refusal.
 pub(super) fn done(recorded: u64, code: c_int) -> Result<(), Failure> {
     match code {
         ffi::OK => Ok(()),

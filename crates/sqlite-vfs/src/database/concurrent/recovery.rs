@@ -13,10 +13,9 @@ use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
-/// How many times a connection reads the header of the wal-index before it gives up, if the header is
-/// incomplete each time.
+/// How many times a connection tries to read a complete header of the wal-index before it gives up.
 const TRIES: u32 = 1000;
-/// After this many attempts the connection pauses between attempts.
+/// After this many attempts the connection pauses before each further attempt.
 const AT_ONCE: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -27,7 +27,7 @@ impl<'a> SharedIndex<'a> {
         Self::with(attachment, shared(attachment, 0, true).ok().flatten())
     }
 
-    /// Does the same as [`Self::of`], with the first region, which the caller has already.
+    /// Does the same as [`Self::of`], if the caller already has the first region.
     pub fn with(attachment: &'a Attachment, first: Option<Region<'a>>) -> Self {
         Self { attachment, first }
     }
@@ -45,7 +45,7 @@ impl<'a> SharedIndex<'a> {
         self.first.map_or_else(|| self.mapped(0), Ok)
     }
 
-    /// Makes the regions of the wal-index that the frames after `before`, up to the frame `last`, need. After
+    /// Makes all regions of the wal-index that are needed for the frames from `before` + 1 to `last`. After
     /// this call, adding these frames cannot fail.
     pub fn make_room(self, before: u32, last: u32) -> Result<(), Failure> {
         self.first()?;
@@ -88,14 +88,14 @@ impl<'a> SharedIndex<'a> {
         Ok(self.first()?.load(BACKFILLED_WORD))
     }
 
-    /// Stores that a checkpoint is about to write this many frames to the database. The caller has
+    /// Records that a checkpoint is about to write this many frames to the database. The caller has
     /// CHECKPOINT.
     pub fn set_attempted(self, frames: u32) -> Result<(), Failure> {
         self.first()?.store(ATTEMPTED_WORD, frames);
         Ok(())
     }
 
-    /// Stores that a checkpoint has written this many frames to the database. The caller has CHECKPOINT.
+    /// Records that a checkpoint has written this many frames to the database. The caller has CHECKPOINT.
     pub fn set_backfilled(self, frames: u32) -> Result<(), Failure> {
         self.first()?.store(BACKFILLED_WORD, frames);
         Ok(())
@@ -125,9 +125,9 @@ impl<'a> SharedIndex<'a> {
         Ok(None)
     }
 
-    /// Removes the entries after those of the `committed` frames, if any of them is an entry that a frame up
-    /// to `last` needs. Writers that have died or were rolled back have left these entries.
-    /// [`Self::make_room`] has already made the regions.
+    /// Removes leftover entries after the last of the `committed` frames, if any of them is in the place of a
+    /// frame up to `last`. Writers that died or were rolled back have left these entries. [`Self::make_room`]
+    /// has already made the regions.
     pub fn forget_left(self, committed: u32, last: u32) -> Result<(), Failure> {
         if committed > 0 {
             let place = Place::of(committed);
@@ -136,9 +136,9 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Adds a frame after all frames that are committed or were added since. [`Self::forget_left`] has
-    /// already removed any old entry that the frame needs, and [`Self::make_room`] has already made the
-    /// region of the frame.
+    /// Adds the frame that follows the last one in the wal-index. [`Self::forget_left`] has already removed
+    /// any leftover entry in the frame's place, and [`Self::make_room`] has already made the region of the
+    /// frame.
     pub fn append(self, frame: u32, page: u32) -> Result<(), Failure> {
         let place = Place::of(frame);
         add(self.region(place.region)?, place, frame, page)
@@ -161,7 +161,7 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
-    /// Stores that no frame of the log has been written to the database. Recovery calls this before it
+    /// Records that no frame of the log has been written to the database. Recovery calls this before it
     /// publishes a new header. The caller has all locks for recovery.
     pub fn begin(self, frames: u32) -> Result<(), Failure> {
         let first = self.first()?;
@@ -176,7 +176,7 @@ impl<'a> SharedIndex<'a> {
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
         let first = self.first()?;
         // Unlike SQLite, store this word first. If this process dies before the next store, the frames are
-        // still there, and a checkpoint writes them to the database file once more.
+        // still there, and a checkpoint writes them to the database file a second time.
         first.store(BACKFILLED_WORD, 0);
         self.publish(header)?;
         first.store(ATTEMPTED_WORD, 0);
@@ -214,9 +214,9 @@ fn find_in(
     Ok(found)
 }
 
-/// In the region that has the last of the `committed` frames, removes the entries after that frame, if any of
-/// them is an entry that a frame up to `last` needs. This function checks all of those entries, because a
-/// process may have died while it removed them. So the first may be free while later ones are not.
+/// In the region that has the last of the `committed` frames, removes leftover entries after that frame, if
+/// any of them is in the place of a frame up to `last`. This function checks all these places: a process may
+/// have died while it removed entries, so the first place may be free while later ones are not.
 fn forget_left(region: Region<'_>, place: Place, committed: u32, last: u32) {
     let first = place.first_word + (committed - place.before) as usize;
     let behind = (place.first_word + (last - place.before) as usize).min(HASH_OFFSET / 4);
@@ -246,13 +246,13 @@ fn add(region: Region<'_>, place: Place, frame: u32, page: u32) -> Result<(), Fa
     Ok(())
 }
 
-/// Makes the region list frames with these pages, from the first page on, until all pages are listed or the
-/// region is full. The region lists no other frames then. Calls `stored` after each store.
+/// Makes the region list frames with these pages, and no other frames, until all pages are listed or the
+/// region is full. Calls `stored` after each store.
 ///
-/// The region may be in use meanwhile: a reader keeps its snapshot even if another connection has died while
-/// it wrote the header. The reader looks for frames at the beginning of the log. Each time that a region is
-/// filled in order, such a frame gets the same words. So this function does not store to a word that already
-/// has its value (invariant 15).
+/// A reader may be using the region: it keeps its snapshot even if another connection has died while it wrote
+/// the header. The frames that the reader looks for are at the beginning of the log, and they get the same
+/// words whenever a region is filled in order. So this function does not store to a word that already has its
+/// value (invariant 15).
 fn fill(region: Region<'_>, place: Place, pages: &[u32], mut stored: impl FnMut()) {
     let words = place.first_word..HASH_OFFSET / 4;
     let mut slots = vec![0; HASH_SLOTS];

@@ -70,8 +70,8 @@ impl Snapshot {
         Ok(None)
     }
 
-    /// Takes the same snapshot again. Returns `None` if this is no longer the newest commit, or if the
-    /// connection has to look for the newest commit again.
+    /// Takes this snapshot again, for another transaction. Returns `None` if it is no longer the newest
+    /// commit, or if the connection must look for the newest commit first.
     pub fn again(&self, index: SharedIndex<'_>, holder: &Holder) -> Result<Option<Self>, Failure> {
         let frames = self.header.frames();
         let is_home = index.backfilled()? == frames;
@@ -131,9 +131,8 @@ impl Snapshot {
     /// frames are no longer known.
     ///
     /// While the connection holds any mark but the first, the log does not start over. While it holds the
-    /// first mark, the log may start over once, and not a second time: the mark keeps checkpoints from
-    /// writing the frames of the new generation to the database file, and without that a generation cannot
-    /// end.
+    /// first mark, the log can start over once, but not twice: a generation ends only after checkpoints have
+    /// written its frames to the database file, and the first mark prevents that.
     pub fn frames_until(&self, newest: &IndexHeader) -> Option<std::ops::RangeInclusive<u32>> {
         if newest.salt() == self.header.salt() {
             return Some(self.header.frames().saturating_add(1)..=newest.frames());
@@ -142,8 +141,8 @@ impl Snapshot {
     }
 
     /// Returns this snapshot, moved to the newer commit `newest`. The caller holds WRITE. The connection
-    /// keeps the mark of the old snapshot. So checkpoints cannot write all frames that the moved snapshot
-    /// would permit, and the log still does not start over.
+    /// keeps the mark of the old snapshot. So checkpoints write no frames that are newer than the old
+    /// snapshot, and the log still does not start over.
     pub fn moved_to(&self, newest: &IndexHeader) -> Self {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
@@ -151,8 +150,8 @@ impl Snapshot {
 }
 
 /// Returns the number of the first frame that may not be in the database file yet. The log has `frames`
-/// frames. The wal-index may count more frames than that as written to the database file, but only if a
-/// process has died while it started the log over.
+/// frames. The wal-index may say that more frames than that are in the database file, but only if a process
+/// has died while it started the log over.
 fn first_not_home(index: SharedIndex<'_>, frames: u32) -> Result<u32, Failure> {
     Ok(index.backfilled()?.min(frames).saturating_add(1))
 }

@@ -34,8 +34,8 @@ pub struct Concurrent {
     state: Owned<State>,
     /// Whether SQLite is in a checkpoint.
     pub(super) checkpoints: AtomicBool,
-    /// Whether the checkpoint in which SQLite is now has left frames in the log. SQLite must not try to write
-    /// these frames to the database itself.
+    /// Whether SQLite's current checkpoint has left frames in the log. SQLite must not try to write these
+    /// frames to the database itself.
     pub(super) is_partial: AtomicBool,
     /// Whether the last attempt at a checkpoint failed because another connection prevented it.
     pub(super) tries_again: AtomicBool,
@@ -49,7 +49,8 @@ pub(super) struct State {
     pub(super) snapshot: Option<Snapshot>,
     /// The snapshot that the connection read last.
     pub(super) last: Option<Snapshot>,
-    /// Whether this VFS has just shown SQLite another header, so that SQLite takes its read lock again.
+    /// Whether this VFS has just changed the header that SQLite sees, so that SQLite gives its read lock back
+    /// and takes it again.
     pub(super) is_beginning: bool,
     /// The locks of the private wal-index that SQLite holds shared, as bits.
     pub(super) shared: u8,
@@ -65,8 +66,8 @@ pub(super) struct State {
     pub(super) wal: Vec<u8>,
     /// The open transaction, if it is too large for memory.
     pub(super) large: Option<InLog>,
-    /// The number of bytes that the open transaction may write before this VFS again tries to make it a large
-    /// one.
+    /// The number of bytes that the open transaction may write before this VFS tries again to move it to the
+    /// log.
     pub(super) large_from: usize,
     /// The number of frames of SQLite's WAL that this VFS does not keep. If SQLite reads such a frame, it
     /// gets the frame's page as of the snapshot.
@@ -75,15 +76,15 @@ pub(super) struct State {
     pub(super) committed: u32,
     /// The highest frame that may have an entry in the private wal-index.
     pub(super) highest: u32,
-    /// The state of the log after this transaction's commit. `None` before the commit, and again once the
-    /// snapshot ends.
+    /// The state of the log after this transaction's commit. `None` before the commit and after the end of
+    /// the snapshot.
     pub(super) after: Option<IndexHeader>,
     /// Whether a commit has made the database larger than SQLite knows, while SQLite continues with the same
     /// snapshot.
     pub(super) has_grown: bool,
     /// Whether the connection has committed and has done nothing since. SQLite's own hook may checkpoint now.
     pub(super) has_just_committed: bool,
-    /// The smallest number of frames with which SQLite's hook has wanted to checkpoint.
+    /// The smallest number of frames at which SQLite's hook has asked for a checkpoint.
     pub(super) checkpoints_from: Option<u32>,
     /// The number of headers that this VFS has shown to SQLite.
     pub(super) changes: u32,
@@ -91,13 +92,13 @@ pub(super) struct State {
     pub(super) lease: Lease,
     /// The state of the log after the connection's last commit.
     pub(super) own: Option<IndexHeader>,
-    /// How many times this connection still has to commit before it believes that no other connection
-    /// commits. 0 if it believes that now. A commit of another connection sets this to `ALONE`.
+    /// The number of further commits after which this connection believes that no other connection commits. 0
+    /// if it believes that now. A commit of another connection sets this to `ALONE`.
     pub(super) others: u8,
 }
 
-/// After this many commits of a connection without a commit of another connection in between, the connection
-/// believes that it is alone.
+/// A connection believes that it is alone after this many of its own commits, if no other connection has
+/// committed in between.
 pub(super) const ALONE: u8 = 64;
 
 /// The right of a connection to write.
@@ -189,8 +190,8 @@ impl State {
         let shown = header.private(frames, self.changes, [random(), random()]);
         self.index.address(Place::of(frames.max(1)).region as usize, true);
         if self.highest > frames {
-            // Remove the entries after `frames` here. SQLite itself removes such entries only if it finds one
-            // in the place of its next frame.
+            // Remove the entries after frame `frames` here. SQLite itself would remove them only if it found
+            // one of them in the place of its next frame.
             self.index.forget_after(frames);
         }
         self.highest = frames;

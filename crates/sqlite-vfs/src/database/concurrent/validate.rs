@@ -25,22 +25,23 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 /// The pages that a transaction has written, in ascending order.
 #[derive(Clone, Copy)]
 enum Written<'a> {
-    /// The transaction ends with these pages.
+    /// The transaction commits now, and these are all its pages.
     AtItsEnd(&'a [u32], &'a Freed<'a>),
-    /// The transaction has written these pages so far. It continues, and SQLite relies on its cache.
+    /// These are the pages that the transaction has written so far. It continues, and SQLite relies on its
+    /// cache.
     SoFar(&'a [u32]),
 }
 
-/// The pages that are free once a transaction ends with these images. They are computed only when a
-/// validation needs them, which is rare.
+/// The pages that are free after a transaction with these images. They are computed only when a validation
+/// needs them, which is rare.
 struct Freed<'a> {
     images: &'a Images<'a>,
     pages: OnceCell<BTreeSet<u32>>,
 }
 
 impl Concurrent {
-    /// Lets the connection write after it has taken WRITE. Moves its snapshot to the newest commit if nothing
-    /// that SQLite knows about the database has changed (invariant 60).
+    /// Permits a connection that has just taken WRITE to write. Moves the connection's snapshot to the newest
+    /// commit, if nothing that SQLite knows about the database has changed (invariant 60).
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if something has changed.
@@ -86,9 +87,9 @@ impl Concurrent {
     }
 
     /// Checks that the commits from the snapshot to `newest` have changed neither a page of the read set nor
-    /// a page that the transaction writes (invariant 59). The transaction ends with these images, so some
-    /// changes of interior pages do not count (invariant 63). The caller holds WRITE. Returns whether those
-    /// commits have written page 1.
+    /// a page that the transaction writes (invariant 59). The transaction commits now, with these images, so
+    /// some changes of interior pages do not count (invariant 63). The caller holds WRITE. Returns whether
+    /// those commits have written page 1.
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if these commits have changed such a page.
@@ -214,7 +215,8 @@ impl Concurrent {
         if super::controls::Control::Unread.is_on() {
             return Ok(false);
         }
-        // Unless the transaction ends here, SQLite continues with the image of the page that is in its cache.
+        // If the transaction does not commit now, SQLite continues with the page's image in its cache, so any
+        // change of the page counts.
         let Written::AtItsEnd(written, freed) = written else { return Ok(true) };
         if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
             return Ok(true);
@@ -249,7 +251,7 @@ fn is_same_but_for_counters(before: &[u8], after: &[u8], ignored: Range<usize>) 
     before.len() == after.len() && !(0..before.len()).filter(counts).any(|at| differs(&at))
 }
 
-/// Prepares a page 1 to be committed on top of `newest`: sets its change counter to one more than that of
+/// Prepares an image of page 1 for a commit on top of `newest`: sets the change counter to one more than in
 /// `newest`.
 pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
     let [counter, version] = COUNTERS;
