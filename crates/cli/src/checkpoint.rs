@@ -51,7 +51,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
             }
             None => bail!(locate::missing(target, log_id)),
         },
-        // The header does not say which log belongs to the database, but a log may say that it belongs to this
+        // This header does not say which log belongs to the database. But a log may say that it belongs to this
         // database.
         DatabaseHeader::Damaged | DatabaseHeader::NotSqlite => match locate::find_by_owner(target) {
             Some(log) => log,
@@ -111,7 +111,8 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     let about = placement::describe(&target.path)?;
     let path = target.path.canonicalize()?;
     let dir = path.parent().map(Path::to_path_buf).unwrap_or_default();
-    // The database is still at the path that it had when the log was made, or it is beside the log because both were moved.
+    // The database is still at the path that it had when the log was made, or it is beside the log because both were
+    // moved.
     let name = about.database.file_name().unwrap_or_default();
     let database = [about.database.clone(), dir.join(name)].into_iter().find(|database| database.exists());
     let Some(database) = database else {
@@ -124,8 +125,8 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
 
 fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
     let identity = DatabaseIdentity::of(database)?;
-    // If the database was copied together with its log, no other database needs the copied log. So without `adopt` the log is deleted after
-    // the checkpoint.
+    // If the database was copied together with its log, no other database needs the copied log. So without `adopt`,
+    // this function deletes the log after the checkpoint.
     let copied = placement::claim(log, &identity)? == Claim::Copy;
     let checkpointed = progress::with("checkpointing", HowFar::default, || {
         if copied && !adopt {

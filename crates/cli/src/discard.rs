@@ -31,7 +31,7 @@ use duralite_cli::target::Target;
 /// directories around the database.
 const ROOTS: [&str; 10] =
     ["/dev/shm", "/mnt", "/media", "/srv", "/var", "/tmp", "/run", "/home", "/opt", "/root"];
-/// How long the search may take at most, and how many levels of directories it visits below each root.
+/// The longest time that the search may take. `DEPTH` is the number of directory levels that it visits below each root.
 const LONGEST: Duration = Duration::from_secs(5);
 const DEPTH: u32 = 4;
 
@@ -49,12 +49,12 @@ pub(crate) struct Lost {
 /// header. Returns the text to print at the end.
 ///
 /// # Errors
-/// The search finds the log; the user does not consent; `Busy` if a process has the database open, or has changed the
-/// database's guard since the command read the header.
+/// The search finds the log, so that no commit is lost; the user does not consent; `Busy` if a process has the database
+/// open, or has changed the database's guard since the command read the header.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
-    // Check this before asking the user for consent, because otherwise the command could not go on after the user has
-    // consented.
+    // Check this before asking for consent. Otherwise the user might consent in vain, because the command could not go
+    // on.
     if !offline::is_unused(database)? {
         bail!("{}: a process has the database open; close it first", database.display());
     }

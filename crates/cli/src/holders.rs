@@ -40,8 +40,8 @@ pub(crate) fn in_words(holder: &Value) -> String {
 /// As [`Watch::open`].
 pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
     let id = placement::describe(log)?.id;
-    // The identity of the log file takes the place of the database's identity here, because the database may have moved
-    // since the log was made. Only mode and owner matter here, and the log has the same mode and owner as the database.
+    // The database may have moved since the log was made. So pass the log file's identity instead of the database's.
+    // `open` uses only the mode and the owner, which are the same for both files.
     let Some(watch) = Watch::open(log, id, &DatabaseIdentity::of(log)?)? else { return Ok(Vec::new()) };
     let Some(glance) = watch.look()? else { return Ok(Vec::new()) };
     let living = glance.processes.iter().filter(|process| process.is_alive);

@@ -1,4 +1,5 @@
-//! Starts a program on Duralite: finds the libraries to preload, checks the settings, and sets the program's environment.
+//! Starts a program on Duralite: finds the libraries to preload, checks the settings, and sets the program's
+//! environment.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -70,13 +71,14 @@ pub(crate) struct Orders {
     pub(crate) wal: bool,
     /// Whether the library prints no summary when the program ends.
     pub(crate) quiet: bool,
-    /// Whether Duralite prints on standard error why it refuses a database. SQLite's own text is usually only "unable to open database
-    /// file".
+    /// Whether Duralite prints on standard error why it refuses a database. SQLite's own text is usually only "unable
+    /// to open database file".
     pub(crate) reasons: bool,
 }
 
-/// Builds the command that runs a program on Duralite. The variable `DURALITE_RUN` holds the pid of this process as the
-/// pid of the program. So the caller should replace this process with the program by `exec`.
+/// Builds the command that runs a program on Duralite. The variable `DURALITE_RUN` must hold the pid of the program,
+/// and this function sets it to the pid of this process. So the caller should replace this process with the program by
+/// `exec`, which keeps the pid.
 ///
 /// # Errors
 /// Duralite cannot reach the program, so the program would silently run plain SQLite (see [`program::check`]); a

@@ -13,7 +13,7 @@ use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
-/// Returns the log placement of each engine for logs that are in this directory.
+/// Returns one log placement for each engine, for logs in this directory.
 fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
@@ -44,7 +44,7 @@ pub fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
-/// Returns the path of a file that has the name of the log with this id, but that this user may not read.
+/// Looks for a file that has the name of the log with this id, but that this user may not read. Returns its path.
 pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
@@ -78,13 +78,13 @@ pub enum Place {
     NoLog,
 }
 
-/// A log may appear or disappear just as the command looks for it. So the command repeats the search up to `TRIES` times, with the
-/// pause `BETWEEN`.
+/// A log may appear or disappear just as the command looks for it. So the command repeats the search up to `TRIES`
+/// times, with the pause `BETWEEN`.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Reads a database's header and finds the newest commits. Programs may open or close the database at the same time, so a missing log or a
-/// damaged header counts only when two reads in a row agree.
+/// Reads a database's header and finds the newest commits. Programs may open or close the database at the same time. So
+/// this function accepts a missing log or a damaged header only if it reads the same header twice in a row.
 ///
 /// # Errors
 /// `Io`; the header keeps changing.

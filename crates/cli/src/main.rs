@@ -2,8 +2,8 @@
 //! the log's database (a checkpoint). It also shows, checks, copies, backs up and restores the transactional stores of
 //! the crate `duralite-store`. For measurements and test rigs it starts another program, `duralite-proof`.
 //!
-//! Exit status: 0 success, 1 the command failed or `verify` found damage, 2 wrong usage. `run` and `shell` end with the program's own
-//! status, or with 126 if the program cannot be run on Duralite, or with 127 if it does not exist.
+//! Exit status: 0 success, 1 the command failed or `verify` found damage, 2 wrong usage. `run` and `shell` end with the
+//! program's own status, or with 126 if the program cannot be run on Duralite, or with 127 if it does not exist.
 
 mod archive;
 mod backup;

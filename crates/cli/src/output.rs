@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Prints to standard output. If the pipe is closed, the program exits quietly with status 0, as users of `head` expect.
+/// Prints to standard output. If the pipe is closed, the program exits quietly with status 0, as users of `head`
+/// expect.
 ///
 /// # Errors
 /// An error of the write.

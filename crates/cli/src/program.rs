@@ -80,7 +80,8 @@ fn check_to(path: &Path, depth: u32) -> Result<()> {
     }
 }
 
-/// Refuses a program that has more rights than the user who starts it, because the dynamic linker preloads nothing into such a program.
+/// Refuses a program that has more rights than the user who starts it, because the dynamic linker preloads nothing into
+/// such a program.
 fn check_rights(path: &Path, file: &File) -> Result<()> {
     let meta = file.metadata()?;
     let process = fs::metadata("/proc/self")?;

@@ -16,8 +16,8 @@ const SPINNER: &str = "{spinner} {prefix} {elapsed} {wide_msg}";
 /// The progress of some work.
 #[derive(Default)]
 pub struct HowFar {
-    /// How much of the work is done, and the total, both in the same unit; `None` if the total is not known. The
-    /// terminal shows them as a bar.
+    /// The amount of work that is done, and the total amount, in the same unit; `None` if the total is not known. The
+    /// terminal shows a bar.
     pub part: Option<(u64, u64)>,
     /// Text beside the bar, such as `12 rows`.
     pub text: String,
@@ -37,8 +37,8 @@ impl HowFar {
     }
 }
 
-/// Does the work. While it runs, a line on the terminal shows what the work is, how long it has taken, and its progress. This function
-/// clears the line at the end, whether the work succeeds or fails.
+/// Does the work. While it runs, a line on the terminal shows what the work is, how long it has taken, and its
+/// progress. This function clears the line at the end, whether the work succeeds or fails.
 pub fn with<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnce() -> T) -> T {
     with_on(ProgressDrawTarget::stderr(), PATIENCE, what, how_far, work)
 }
@@ -119,8 +119,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// Runs work that ends when the terminal shows a text that ends with `end`. Returns that text, and what the
-    /// terminal shows after the work.
+    /// Runs work that lasts until the text on the terminal ends with `end`. Returns that text, and what the terminal
+    /// shows after the work.
     fn shown(end: &str, how_far: impl Fn() -> HowFar + Send) -> (String, String) {
         let term = InMemoryTerm::new(3, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));

@@ -23,7 +23,7 @@ pub(crate) fn run(name: &str, arguments: &Arguments) -> Result<ExitCode> {
     become_program(PROGRAM, "proof/command", &[name], arguments)
 }
 
-/// Replaces this process with a program that serves a single purpose.
+/// Replaces this process with a program that has no subcommands.
 pub(crate) fn run_program(program: &str, home: &str, arguments: &Arguments) -> Result<ExitCode> {
     become_program(program, home, &[], arguments)
 }

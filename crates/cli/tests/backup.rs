@@ -1,4 +1,5 @@
-//! `duralite backup` of databases that programs write to, that a crash has left, and that no process uses.
+//! `duralite backup` of three kinds of databases: those that programs write to, those that a crash has left, and those
+//! that no process uses.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::path::Path;

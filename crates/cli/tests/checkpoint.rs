@@ -216,8 +216,8 @@ fn given_up(engine: Engine) -> String {
     let logs = fixture.log_dir().to_str().unwrap().to_owned();
     let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", &logs], &path);
     assert!(!done && said.contains("the log is not lost"), "{said}");
-    // The test must not damage the newest transaction. A crash may have torn that one, so recovery would drop it without calling the
-    // log damaged.
+    // The test must not damage the newest transaction. Recovery would assume that a crash has torn it, and would drop
+    // it without calling the log damaged.
     let walked = Command::new(env!("CARGO_BIN_EXE_duralite"))
         .args(["verify", "--json", "--frames", "--log-dir", &logs])
         .arg(&path)

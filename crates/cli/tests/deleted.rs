@@ -35,7 +35,7 @@ fn insert(actor: &mut Actor, row: i64) -> Option<String> {
 }
 
 struct Saved {
-    /// Owns the directory, which is deleted with this value.
+    /// Owns the directory. Dropping this value deletes the directory.
     _places: tempfile::TempDir,
     out: PathBuf,
     told: Value,
@@ -56,8 +56,8 @@ fn salvage(fixture: &Fixture, process: u32) -> Saved {
     Saved { _places: places, out, told }
 }
 
-/// Asserts that the table has the rows from 1 on without a gap: at least `rows` of them, at most `begun`, and each with the contents that
-/// were written.
+/// Asserts that the table has the rows from 1 on without a gap: at least `rows` of them, at most `begun`, and each with
+/// the contents that were written.
 #[track_caller]
 fn assert_has_rows(conn: &Connection, (rows, begun): (i64, i64), what: &str) {
     integrity(conn);
@@ -110,8 +110,8 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
     }
 }
 
-/// A process can learn in two ways that its log was deleted: from a word in shared memory, or because it notices that
-/// its log file has no name any more. The test tries both.
+/// A process can learn in two ways that its log was deleted: another process tells it through the shared memory, or it
+/// notices itself that its log file has no name any more. The test tries both.
 #[test]
 fn inv09_what_a_process_goes_on_to_commit_is_saved_or_refused() {
     for engine in Engine::all() {

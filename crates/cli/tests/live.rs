@@ -14,8 +14,8 @@ fn command(arguments: &[&str], fixture: &Fixture) -> Output {
     command.output().unwrap()
 }
 
-/// Every call of the command has to succeed. Meanwhile the log starts over again and again, and the writer closes and opens the
-/// database now and then.
+/// Every call of the command has to succeed. Meanwhile the log often starts again from its beginning, and the writer
+/// sometimes closes the database and opens it again.
 #[test]
 fn inv12_a_healthy_log_is_never_called_damaged_beside_its_writer() {
     for engine in Engine::all() {

@@ -66,7 +66,8 @@ fn what_was_served_is_said_and_what_was_not() {
     assert_eq!((said.out.as_str(), said.err.as_str()), ("4\n", ""));
 }
 
-/// Python loads its module `_sqlite3` only when the program imports it, with `RTLD_LOCAL`. The module is linked to SQLite.
+/// Python loads its module `_sqlite3` only when the program imports it, with `RTLD_LOCAL`. The module is linked to
+/// SQLite.
 #[test]
 fn pythons_module_is_served_with_all_its_connections_and_children() {
     let place = Place::new();
@@ -137,7 +138,8 @@ os.kill(os.getpid(), signal.SIGKILL)
     );
 }
 
-/// The program ends without closing the database, as the shell does after an error. Stock SQLite would leave a `-wal` file.
+/// The program ends without closing the database, as the shell does after an error. Stock SQLite would leave a `-wal`
+/// file.
 #[test]
 fn a_program_that_closes_nothing_is_told_so() {
     let place = Place::new();
@@ -334,8 +336,8 @@ fn a_program_configures_shuts_down_and_opens_again() {
     assert!(said.err.contains("c.db: ") && said.err.contains(", commits 3\n"), "{said:?}");
 }
 
-/// A program that takes SQLite's functions directly from SQLite's library with `dlsym`, so that the preloaded library cannot intercept
-/// calls of these functions.
+/// A program that finds SQLite's functions in SQLite's own library with `dlsym`, so that the preloaded library cannot
+/// intercept its calls.
 const PAST: &str = r#"
 #include <dlfcn.h>
 int main(void) {

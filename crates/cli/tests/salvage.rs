@@ -1,4 +1,4 @@
-//! `duralite salvage` of logs with known transactions that are damaged in the middle.
+//! `duralite salvage` of logs that are damaged in the middle. The tests know which transactions each log held.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::os::unix::fs::FileExt as _;
@@ -12,8 +12,8 @@ const PAGE: usize = 4096;
 /// The number of transactions. The first transaction makes the tables.
 const TRANSACTIONS: usize = 20;
 
-/// Returns the statements of a transaction. Every transaction changes some of the same pages, and adds one page to the
-/// database.
+/// Returns the statements of a transaction. Every transaction changes some pages that the others change too, and adds
+/// one page to the database.
 fn sql(number: usize) -> String {
     if number == 1 {
         return "BEGIN; CREATE TABLE t(id INTEGER PRIMARY KEY, body); CREATE TABLE n(a); INSERT INTO n VALUES(0); COMMIT".into();
@@ -163,8 +163,7 @@ fn damaged_in_the_middle(engine: Engine, settings: &str, damage: impl Fn(&Fixtur
         let (told, code) = json(&fixture, &["info", "--json", path.to_str().unwrap()]);
         assert_eq!((code, &told["engine"]), (0, &engine.name().into()), "{what}: {told}");
         let is_damaged = told["state"].as_str().unwrap().starts_with("damaged: `duralite salvage ");
-        // In a log of `ppl`, `info` reads where the records are, but not the records themselves. So it may miss the
-        // damage.
+        // For a log of `ppl`, `info` does not read the records, only where they are. So it may miss the damage.
         assert!(is_damaged || engine == Engine::PPL, "{what}: {told}");
         if is_damaged {
             assert_eq!(told["before_damage"], damaged - 1, "{what}: {told}");
@@ -212,8 +211,8 @@ fn a_flipped_byte_in_a_transaction_costs_that_transaction() {
     }
 }
 
-/// Unused space holds zeros, so a reader takes zeros for the end of the log. But if a whole transaction follows the
-/// zeros, they are damage.
+/// Unused space holds zeros, so zeros usually mean the end of the log. But if a whole transaction follows the zeros,
+/// they are damage.
 #[test]
 fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     for engine in [Engine::NVWAL, Engine::PPL] {
@@ -291,7 +290,8 @@ fn a_block_of_zeros_in_a_log_of_blocks_costs_the_transaction_that_was_in_it() {
     }
 }
 
-/// One transaction is damaged. The last checkpoint has already written later transactions to the database file.
+/// A transaction in the log is damaged, but the last checkpoint has already written later transactions to the database
+/// file.
 #[test]
 fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::SCRATCHPAD] {
@@ -302,7 +302,7 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
         let mut reader = Actor::sql(&fixture.uri("s.db", ""));
         assert_eq!(reader.run("BEGIN"), "");
         assert_eq!(reader.run("SELECT count(*) FROM t"), "11");
-        // The log does not start over, because the reader reads from it.
+        // The log cannot start again from its beginning, because a reader is using it.
         ran(&mut actor, 13);
         let done = actor.run("PRAGMA wal_checkpoint(PASSIVE)");
         assert!(done.starts_with('0'), "{done}");
@@ -326,8 +326,8 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
     }
 }
 
-/// If the device has ignored a flush, the log may have the groups of a generation, while the slot that describes the
-/// generation is missing. The salvage still saves all transactions.
+/// After a flush that the device has ignored, the log may have the groups of a generation but not the slot that
+/// describes the generation. The salvage still saves all transactions.
 #[test]
 fn a_generation_without_its_slot_is_saved_whole() {
     for both in [false, true] {

@@ -1,4 +1,5 @@
-//! `duralite store`: each command on sound stores, on directories that are no store, and on a store that another process has open.
+//! `duralite store`: each command on sound stores, on directories that are no store, and on a store that another
+//! process has open.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::io::Write as _;
@@ -33,7 +34,8 @@ impl Fixture {
     /// Overwrites the middle of every page after the first space map.
     fn damage_pages(&self, name: &str) {
         let mut bytes = std::fs::read(self.path(name)).unwrap();
-        // Recovery would repair the pages with their copies in the double-write area, so the test invalidates that area.
+        // Recovery would repair the pages with their copies in the double-write area, so the test invalidates that
+        // area.
         bytes[32_768..32_784].fill(0);
         let first = 32_768 / 8192 + 1 + 64 + 1;
         for page in bytes.chunks_exact_mut(8192).skip(first).filter(|page| page[..8] != [0; 8]) {
@@ -225,7 +227,8 @@ fn a_backup_is_restored_to_a_moment() {
         let (code, dump) = run(&["dump", text(&to_dir)]);
         assert_eq!((code, dump.contains("later")), (0, !wanted.is_empty()), "{name}");
     }
-    // The command refuses to restore into an existing store, from a directory that is no backup, and to an invalid moment.
+    // The command refuses three things: to restore into an existing store, to restore from a directory that is no
+    // backup, and to restore to an invalid moment.
     assert_eq!(run(&["restore", text(&backup), place]).0, 1);
     let (code, told) = run(&["restore", place, text(&fixture.path("new"))]);
     assert!(code == 1 && told.contains("is not a backup"), "{told}");

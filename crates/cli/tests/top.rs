@@ -386,7 +386,8 @@ fn who_asks_ever_so_slowly_is_hung_up_on() {
     let address = url.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).unwrap();
     let mut slow = TcpStream::connect(address).unwrap();
     let asks = std::thread::spawn(move || {
-        // The client sends one byte at a time and never ends the line. It would go on for a minute if the server did not hang up.
+        // The client sends one byte at a time and never ends the line. It would go on for a minute if the server did
+        // not hang up.
         (0..600)
             .take_while(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(100));

@@ -18,7 +18,7 @@ fn is_default_by_environment() -> bool {
 /// Registers the VFS. Returns `success`, or `SQLITE_ERROR` with a text in `message`.
 ///
 /// # Safety
-/// The same as for `register`.
+/// As for `register`: each pointer is null, or the one that SQLite passes to an entry point.
 unsafe fn enter(
     db: *mut Connection,
     message: *mut *mut c_char,
@@ -38,7 +38,8 @@ unsafe fn enter(
     .unwrap_or(ffi::ERROR)
 }
 
-/// Registers the VFS `duralite`, not as the default. This is the entry point under SQLite's general name.
+/// Registers the VFS `duralite`, not as the default. SQLite looks for this name first when it loads an
+/// extension.
 ///
 /// # Safety
 /// Only SQLite may call this, as the entry point of an extension.
@@ -48,11 +49,11 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table, and the place where it wants the text.
+    // SAFETY: SQLite passes its own table of routines, and a place for the error text.
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
-/// Does the same as [`sqlite3_extension_init`]. This is the entry point under the library's name.
+/// Does the same as [`sqlite3_extension_init`]. SQLite derives this name from the name of the library's file.
 ///
 /// # Safety
 /// Only SQLite may call this, as the entry point of an extension.
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn sqlite3_duralite_init(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table, and the place where it wants the text.
+    // SAFETY: SQLite passes its own table of routines, and a place for the error text.
     unsafe { enter(db, message, routines, false, ffi::OK_LOAD_PERMANENTLY) }
 }
 
@@ -76,12 +77,12 @@ pub unsafe extern "C" fn sqlite3_duralitedefault_init(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table, and the place where it wants the text.
+    // SAFETY: SQLite passes its own table of routines, and a place for the error text.
     unsafe { enter(db, message, routines, true, ffi::OK_LOAD_PERMANENTLY) }
 }
 
 /// Registers the VFS `duralite`, not as the default. This is the entry point for `sqlite3_auto_extension`,
-/// which treats any result but `SQLITE_OK` as an error.
+/// which treats every result other than `SQLITE_OK` as an error.
 ///
 /// # Safety
 /// Only SQLite may call this, as an automatic extension.
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn sqlite3_duralite_auto(
     message: *mut *mut c_char,
     routines: *const ApiRoutines,
 ) -> c_int {
-    // SAFETY: SQLite passes its own table, and the place where it wants the text.
+    // SAFETY: SQLite passes its own table of routines, and a place for the error text.
     unsafe { enter(db, message, routines, false, ffi::OK) }
 }
 
@@ -103,17 +104,16 @@ pub extern "C" fn duralite_last_error() -> *const c_char {
     catch_unwind(last_error_text).unwrap_or(std::ptr::null())
 }
 
-/// Returns an identifying number of the last refusal on the calling thread. The refusals of a process are
-/// numbered from 1, over all threads. Returns 0 if nothing was refused on this thread. If this number is the
-/// same before and after a call of SQLite, [`duralite_last_error`] is not about that call.
+/// Returns the number of the last refusal on the calling thread, or 0 if nothing was refused on it. All
+/// threads of a process share one sequence of numbers, which begins at 1. If this number is the same before
+/// and after a call of SQLite, [`duralite_last_error`] is not about that call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_last_refusal() -> u64 {
     catch_unwind(last_refusal).unwrap_or(0)
 }
 
-/// Returns the address of a word that counts the refusals in this process. Reading this word before every
-/// call of SQLite costs a caller little. It then has to call [`duralite_last_refusal`] only if the call of
-/// SQLite fails.
+/// Returns the address of a word that counts the refusals in this process. A caller can read this word before
+/// every call of SQLite at little cost, and needs [`duralite_last_refusal`] only if that call fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_refusal_count() -> *const u64 {
     COUNT.as_ptr()
@@ -125,10 +125,10 @@ pub extern "C" fn duralite_account_begin() {
     account::begin();
 }
 
-/// Returns a line for each database that was opened since [`duralite_account_begin`]. The line says which
-/// engine served the database, with which guarantee and how many commits, or why plain SQLite served it.
-/// Returns an empty text if no database was opened. Returns null if another thread calls this function at the
-/// same time. The text stays valid until the next call.
+/// Returns a line for each database that was opened since [`duralite_account_begin`]. The line names the
+/// engine that served the database, the guarantee, and the number of commits. If plain SQLite served the
+/// database, the line says why. Returns an empty text if no database was opened. Returns null if another
+/// thread calls this function at the same time. The text stays valid until the next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn duralite_account() -> *const c_char {
     static TEXT: Mutex<Option<CString>> = Mutex::new(None);

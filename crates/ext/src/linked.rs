@@ -45,8 +45,8 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
 }
 
 /// Registers the VFS and finds it in SQLite's list. SQLite hands its table of routines only to extensions. So
-/// this function makes the entry point an automatic extension, and opens a database in memory, for which
-/// SQLite calls the entry point.
+/// this function makes the entry point an automatic extension, and opens a database in memory. SQLite then
+/// calls the entry point.
 fn registered() -> Result<*mut Vfs, RegisterError> {
     let before = last_refusal();
     // SAFETY: the entry point exists as long as the program. If another thread opens a connection at this

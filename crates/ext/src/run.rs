@@ -79,8 +79,8 @@ impl Attempts {
     }
 
     /// Returns how long to wait before the next attempt, after an attempt that failed with this code and was
-    /// rolled back. Returns `None` if there is no next attempt: the error has another cause than a conflict,
-    /// or this was the last attempt.
+    /// rolled back. Returns `None` if there is no next attempt, because the error is not a conflict, or
+    /// because this was the last attempt.
     pub fn pause_after(&mut self, code: Option<i32>) -> Option<Duration> {
         let has_lost = code.is_some_and(|code| code & 0xff == ffi::BUSY);
         if self.takes_lock() || !has_lost {

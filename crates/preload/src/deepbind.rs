@@ -78,8 +78,8 @@ fn real() -> *mut c_void {
     real
 }
 
-/// Returns whether a file contains the name of SQLite's library. Returns `false` for a name without a slash,
-/// because the linker would search for such a file in its own directories.
+/// Returns whether a file contains the name of SQLite's library. Returns `false` if `file` has no slash,
+/// because the linker would then search its own directories for the file.
 fn is_linked_to_sqlite(file: &CStr) -> bool {
     let path = OsStr::from_bytes(file.to_bytes());
     let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);

@@ -69,8 +69,8 @@ unsafe extern "C" fn open_v2(
     through(caller, db, |sqlite| unsafe { (sqlite.open_v2)(name, db, flags, vfs) })
 }
 
-/// Makes Duralite the default VFS of the SQLite that the caller means, then opens the database with that
-/// SQLite.
+/// Makes Duralite the default VFS of the SQLite that the caller is linked to, then opens the database with
+/// that SQLite.
 fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&Sqlite) -> c_int) -> c_int {
     let Ok(Some(sqlite)) = catch_unwind(|| Sqlite::of(caller)) else {
         report::say("no database is opened: the program's SQLite cannot be found");

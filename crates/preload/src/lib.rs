@@ -2,11 +2,11 @@
 //! library before all others (`LD_PRELOAD`).
 //!
 //! Calls of `sqlite3_open`, `sqlite3_open_v2` and `sqlite3_open16` come here first. A process may have
-//! several copies of SQLite, so this library finds out from the caller's address which copy the caller means.
-//! The library makes Duralite the default VFS of that SQLite, if it is not yet the default, and then that
-//! SQLite opens the database. The library does nothing before the first open. So the program can still call
-//! `sqlite3_config` before that, and a program that opens no database does not load `libduralite.so`. At the
-//! end of the process the library reports what served its databases.
+//! several copies of SQLite, so this library finds out from the caller's address which copy the caller is
+//! linked to. The library makes Duralite the default VFS of that SQLite, if it is not yet the default, and
+//! then that SQLite opens the database. The library does nothing before the first open. So the program can
+//! still call `sqlite3_config` before that, and a program that opens no database does not load
+//! `libduralite.so`. At the end of the process the library reports what served its databases.
 //!
 //! The modules, from the top layer down; each uses those below it:
 //!

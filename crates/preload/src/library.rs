@@ -23,7 +23,7 @@ pub struct Library {
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// Returns the library `libduralite.so`, which the first call loads.
+/// Returns the library `libduralite.so`. The first call loads it.
 ///
 /// # Errors
 /// The linker's message.

@@ -19,9 +19,9 @@ const STOCK: &CStr = c"unix";
 /// of routines has all the entries in `ApiRoutines`.
 const OLDEST: c_int = 3_031_000;
 
-/// `sqlite3_open_v2` of the SQLite for which [`enter`] is running (SQLite's own function, not the preloaded
-/// one). [`enter`] passes it to [`entered`] in this variable, because SQLite passes nothing from the caller
-/// to an automatic extension.
+/// `sqlite3_open_v2` of the SQLite for which [`enter`] is running: SQLite's own function, not the preloaded
+/// one. `enter` stores it here for [`entered`], because SQLite passes no such argument to an automatic
+/// extension.
 static ENTERING: Mutex<Option<OpenV2>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -72,7 +72,8 @@ fn enter(sqlite: &Sqlite) -> Result<(), String> {
 }
 
 /// Passes SQLite's table on to the entry point of `libduralite.so`. [`enter`] makes this function an
-/// automatic extension, opens one connection, for which SQLite calls it, and then removes the extension.
+/// automatic extension, and opens one connection, so that SQLite calls the function. Then `enter` removes the
+/// extension.
 unsafe extern "C" fn entered(
     db: *mut Connection,
     message: *mut *mut c_char,

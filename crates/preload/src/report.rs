@@ -11,7 +11,7 @@ use crate::orders::orders;
 /// SQLite's code of the last open that failed; 0 if none has failed.
 static FAILED: AtomicI32 = AtomicI32::new(0);
 
-/// Notes that an open has failed with SQLite's code.
+/// Notes that an open has failed with this code of SQLite.
 pub fn note_failure(code: c_int) {
     FAILED.store(code, Ordering::Relaxed);
 }
@@ -21,9 +21,9 @@ pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("duralite: {line}\n").as_bytes());
 }
 
-/// Prints a line for each database. If this process has opened no database, it prints a line that says so,
-/// but only if `duralite run` has started it directly. The children of that process print nothing in this
-/// case.
+/// Prints a line for each database. A process that has opened no database prints a line that says so, if
+/// `duralite run` has started it directly. The children of that process print nothing if they have opened no
+/// database.
 pub fn at_exit() {
     let orders = orders();
     if !orders.are_given || orders.quiet {

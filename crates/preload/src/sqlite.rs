@@ -1,5 +1,5 @@
-//! Finds the copy of SQLite that the caller of a function means, by the caller's address. A process may have
-//! several copies of SQLite.
+//! Finds out, from the address of a function's caller, which copy of SQLite the caller is linked to. A
+//! process may have several copies of SQLite.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -51,7 +51,7 @@ functions! {
     vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
 }
 
-/// Returns the address of the symbol `name`, which ends with a zero.
+/// Returns the address of a symbol. `name` must end with a zero byte.
 fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
     // SAFETY: `handle` is one of the linker's, and `name` is a text that ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
@@ -94,8 +94,8 @@ impl Sqlite {
     /// this library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
-            // SAFETY: `name` is a text. The call loads nothing. Nobody closes the handle. This only has the
-            // effect that the linker does not unload the object.
+            // SAFETY: `name` is a text. The call loads nothing. Nobody closes the handle, so the linker never
+            // unloads the object.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             (!handle.is_null()).then_some(handle)
         });

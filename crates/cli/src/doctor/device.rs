@@ -32,8 +32,8 @@ fn of_device(sysfs: &Path, major: u32, minor: u32) -> Value {
     })
 }
 
-/// Returns the sysfs directory of the device's queue. A partition has no queue of its own, so this is then the queue of
-/// its disk.
+/// Returns the sysfs directory of the device's queue. A partition has no queue of its own, so for a partition this is
+/// the queue of its disk.
 fn queue(device: &Path) -> Option<PathBuf> {
     [device.join("queue"), device.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir())
 }

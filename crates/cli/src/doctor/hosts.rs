@@ -14,9 +14,9 @@ use crate::program;
 /// Directories with libraries. Each may have a subdirectory for the architecture.
 const LIBRARY_DIRS: [&str; 4] = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"];
 
-/// Programs that use SQLite. With each program are two lists of arguments, and with either of them the program prints
-/// `1` for yes or `0` for no. With the first list it prints whether it can load extensions. With the second it prints
-/// whether its SQLite has the function `duralite_last_error`, that is, whether Duralite serves the databases that it
+/// Programs that use SQLite, each with two lists of arguments. Each list asks the program a question, which it answers
+/// by printing `1` for yes or `0` for no. The first question is whether the program can load extensions. The second is
+/// whether its SQLite has the function `duralite_last_error`. If it has, Duralite serves the databases that the program
 /// opens.
 const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
     (
@@ -70,7 +70,7 @@ pub(super) fn libraries() -> BTreeSet<String> {
     libraries.filter_map(|file| Some(file.path().canonicalize().ok()?.display().to_string())).collect()
 }
 
-/// Returns which of these programs are installed. Says for each whether it can load extensions, and whether Duralite
+/// Returns which of the `PROGRAMS` are installed. Says for each whether it can load extensions, and whether Duralite
 /// serves its databases if `duralite run` starts it.
 pub(super) fn programs() -> Value {
     let found = PROGRAMS.iter().filter_map(|(name, loads, served)| {

@@ -110,7 +110,7 @@ fn file_system(dir: &Path) -> Value {
 }
 
 /// Measures the methods of durable writing that work here, and returns their median latencies. Also returns which
-/// method Duralite uses. Duralite may have chosen that method by an earlier measurement of its own, some hours ago.
+/// method Duralite uses. Duralite bases this choice on a measurement of its own, which may be up to a day old.
 fn durable_writes(dir: &Path) -> Value {
     let mut facts = writes::measure(dir);
     facts.insert("verdict".to_owned(), json!(probe(dir).reason));

@@ -1,4 +1,5 @@
-//! `duralite salvage`: saves the contents of a damaged log into a new database. It changes neither the database nor the log.
+//! `duralite salvage`: saves the contents of a damaged log into a new database. It changes neither the database nor the
+//! log.
 
 mod alone;
 mod apart;
@@ -121,7 +122,7 @@ fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<
     })
 }
 
-/// The result of rolling back with the rollback journal in the log: the number of pages restored, or the error.
+/// The result of the rollback from the journal in the log: the number of restored pages, or the error.
 type Journal = Result<usize, LogError>;
 
 fn write(

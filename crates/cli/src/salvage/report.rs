@@ -23,7 +23,7 @@ pub(super) struct Report {
     pub(super) journal: Result<usize, LogError>,
     /// The result of SQLite's `integrity_check`; `None` if SQLite's shell is not installed.
     pub(super) integrity: Option<String>,
-    /// The directory of later transactions.
+    /// The directory with the transactions after the damage, if there are any.
     pub(super) apart: Option<PathBuf>,
     pub(super) listed: String,
 }
@@ -44,8 +44,8 @@ fn listed(pages: &[u32]) -> String {
 }
 
 impl Report {
-    /// Returns whether the saved database is certainly sound: SQLite's `integrity_check` found no error, and rolling
-    /// back with the rollback journal in the log did not fail.
+    /// Returns whether the saved database passed all checks: SQLite's `integrity_check` found no error, and the
+    /// rollback from the journal in the log did not fail.
     pub(super) fn is_sound(&self) -> bool {
         self.integrity.as_deref() == Some("ok") && self.journal.is_ok()
     }

@@ -65,7 +65,8 @@ impl Source {
     fn in_place(target: &Target, log: PathBuf) -> Result<Self> {
         let about = placement::describe(&log)?;
         let database = if log == target.path {
-            // The database is still at the path that it had when the log was made, or it is beside the log because both were moved.
+            // The database is still at the path that it had when the log was made, or it is beside the log because both
+            // were moved.
             let beside = log.parent().map(|dir| dir.join(about.database.file_name().unwrap_or_default()));
             let places = [Some(about.database.clone()), beside];
             let found = places.into_iter().flatten().find(|database| database.exists());

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 
 /// The first line of a dump.
 pub(super) const FIRST: &str = "# duralite store dump 1";
-/// The beginning of the last line, which the number of rows follows.
+/// The beginning of the last line. The number of rows follows it.
 pub(super) const LAST: &str = "# rows: ";
 
 fn escape(bytes: &[u8], into: &mut Vec<u8>) {

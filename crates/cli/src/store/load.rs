@@ -15,8 +15,8 @@ use super::line;
 use super::place::Place;
 use duralite_cli::progress::{self, HowFar};
 
-/// The largest number of rows, and the largest number of bytes, in one transaction. These limits are far below what a
-/// store's log can hold.
+/// The largest number of rows, and the largest number of bytes, in one transaction. A store's log can hold far larger
+/// transactions.
 const ROWS: usize = 1000;
 const BYTES: usize = 1 << 20;
 

@@ -30,7 +30,7 @@ pub(super) fn info(place: &Place) -> Result<ExitCode> {
 }
 
 /// Opens and verifies the store. The inner result says what the check found: the store's contents, or damage. The outer
-/// error is any other failure, after which the command knows neither.
+/// error is any other failure: then the command does not know whether the store is damaged.
 fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
     let damaged = |error: Error| match error.downcast::<StoreError>() {
         Ok(error @ StoreError::Corrupt { .. }) => Ok(Err(error)),

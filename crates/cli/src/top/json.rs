@@ -1,5 +1,5 @@
-//! Writes what was read from the shared memory at one moment as a JSON object. Where a key is also a name in `PRAGMA
-//! duralite`, it means the same, but its value here is for all processes together.
+//! Writes what was read from the shared memory at one moment as a JSON object. A key that is also a name in `PRAGMA
+//! duralite` has the same meaning, but its value here is for all processes together.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,6 +1,7 @@
 //! `duralite top`: shows what the processes that have a database open are doing.
 //!
-//! The command only observes. It maps the processes' shared memory for reading, takes no lock, and keeps no process waiting.
+//! The command only observes. It maps the processes' shared memory for reading, takes no lock, and keeps no process
+//! waiting.
 
 mod json;
 mod listen;
@@ -61,8 +62,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let Arguments { target, once, interval, prometheus, listen } = arguments;
     let json = target.json;
     let mut source = Source::new(target);
-    // Only the first reading of the shared memory fails, for example if an argument is wrong. Later readings do not
-    // fail, because the database may be closed and opened again while this command runs.
+    // An error of the first reading ends the command, because an argument may be wrong. Errors of later readings do
+    // not, because the database may be closed and opened again while this command runs.
     let first = source.look()?;
     if let Some(address) = listen {
         return listen::serve(&mut source, address);

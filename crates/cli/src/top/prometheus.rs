@@ -1,7 +1,7 @@
 //! Writes what was read from the shared memory at one moment in the text format of Prometheus, version 0.0.4.
 //!
-//! Counters restart at zero after the last process has closed the database, or all processes have died. Prometheus treats a counter
-//! that has decreased as such a restart.
+//! Counters restart at zero after the last process has closed the database, or all processes have died. Prometheus
+//! treats a counter that has decreased as such a restart.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -11,9 +11,9 @@ use duralite_wal::shared::archived::{Archived, Sidecar};
 use super::reading::{Archive, Counts, Reading};
 use super::source::State;
 
-/// The upper limits of the histogram's buckets in the text for Prometheus, from 2^10 ns (1 us) to 2^35 ns (34 s). Each
-/// number here is the exponent of one limit. Duralite's own histogram has buckets that end at the same limits, so the
-/// cumulative counts are exact.
+/// The upper limits of the histogram's buckets in the text for Prometheus, as exponents of 2: from 2^10 ns (1 us) to
+/// 2^35 ns (34 s). Duralite's own histogram has buckets that end at the same limits, so the cumulative counts are
+/// exact.
 const BUCKETS: std::ops::RangeInclusive<u32> = 10..=35;
 
 struct Page {

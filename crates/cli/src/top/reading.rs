@@ -35,7 +35,7 @@ pub(crate) struct Process {
     /// The names of the locks that the process holds. It may share a lock of a read mark (READ0 to READ4) with other
     /// processes.
     pub(crate) locks: Vec<&'static str>,
-    /// Whether the process holds WRITE only because WRITE is reserved for one of its connections, which waits for it.
+    /// Whether the process holds WRITE only in reserve, for one of its connections that is waiting for WRITE.
     pub(crate) is_reserved: bool,
     /// How long the oldest reader in the process has been reading, if there is one.
     pub(crate) reads: Option<Duration>,
@@ -55,8 +55,8 @@ pub(crate) struct Counts {
     pub(crate) snapshots_moved: u64,
 }
 
-/// The number of transactions that could not commit because another transaction has changed a page that they have read
-/// or written, by reason.
+/// Counts of the transactions that could not commit because another transaction has changed a page that they have read
+/// or written. Each reason has a count of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conflicts {
     pub(crate) page: u64,
@@ -170,8 +170,8 @@ impl Reading {
         self.fill.map(|fill| fill.limit_bytes).filter(|limit| *limit < u64::MAX)
     }
 
-    /// Returns what has happened since an earlier reading. Returns `None` if the earlier reading is of another segment
-    /// of shared memory than this one.
+    /// Returns what has happened since an earlier reading. Returns `None` if the two readings are of different segments
+    /// of shared memory, or if no time has passed between them.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Recent> {
         let same = (&self.log_id, self.beginning) == (&earlier.log_id, earlier.beginning);
         let elapsed = self.clock_ns.checked_sub(earlier.clock_ns).filter(|ns| same && *ns > 0)?;
@@ -197,8 +197,8 @@ impl Reading {
 }
 
 impl Counts {
-    /// Returns the average number of commits in a group, that is, of commits that one write made durable. Returns
-    /// `None` if no group was written, for example because the engine has no groups.
+    /// Returns the average number of commits that one write made durable (a group). Returns `None` if no group was
+    /// written, for example because the engine has no groups.
     pub(crate) fn group_size(&self) -> Option<f64> {
         (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
     }
@@ -310,8 +310,8 @@ pub(crate) mod tests {
         };
         assert!(Archive::of(nothing, 3500).is_none());
         assert_eq!(archive(Sidecar::Died).unwrap().lag, Duration::from_millis(2500));
-        // The other counts are older than the number of transactions: they are from a moment when the sidecar had not
-        // archived everything.
+        // The number of transactions is up to date, but the other counts are older: they are from a moment when the
+        // sidecar had not archived everything.
         let behind = Behind { transactions: 0, bytes: 1, since_ms: 1000 };
         let all = Archived { sidecar: Sidecar::Runs, position: 43, newest: 43, behind, ..nothing };
         assert_eq!(Archive::of(all, 3500).unwrap().lag, Duration::ZERO);

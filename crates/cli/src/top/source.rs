@@ -1,5 +1,5 @@
-//! Finds the memory that the processes of a database share, and reads it. The database may have another log at each
-//! reading, or none.
+//! Finds the memory that the processes of a database share, and reads it. Between two readings the database may get a
+//! different log, or lose its log.
 
 use std::path::{Path, PathBuf};
 

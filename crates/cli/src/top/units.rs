@@ -43,8 +43,7 @@ pub(crate) fn count(count: u64) -> String {
     HumanCount(count).to_string()
 }
 
-/// Writes a number with three significant digits, but writes a number of 100 or more with all its digits before the
-/// point.
+/// Writes a number with three significant digits, or as a whole number if it is at least 100.
 fn digits(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),

@@ -125,7 +125,7 @@ fn draw_latencies(view: &View, reading: &Reading, frame: &mut Frame<'_>, area: R
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Sums the buckets between two powers of two into one row, and returns at most `most` rows. Leaves out rows at the two
+/// Sums the buckets between two powers of two into one row. If there are more than `most` rows, drops rows at the two
 /// ends, those with fewer commits first.
 fn octaves(buckets: impl Iterator<Item = (u64, u64)>, most: usize) -> Vec<(u64, u64)> {
     let mut rows: Vec<(u64, u64)> = Vec::new();

@@ -1,10 +1,10 @@
-//! A strict parser of the text format of Prometheus, version 0.0.4. Every sample must have a HELP and a TYPE before it, names and labels
-//! must be well-formed, no series may occur twice, and the buckets of a histogram must be cumulative.
+//! A strict parser of the text format of Prometheus, version 0.0.4. Every sample must have a HELP and a TYPE before it,
+//! names and labels must be well-formed, no series may occur twice, and the buckets of a histogram must be cumulative.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;
 
-/// The value of each series, by its name and labels as written, without the label `database`.
+/// The value of each series. The key is the name and the labels as written, without the label `database`.
 #[derive(Debug, Default)]
 pub struct Exposition {
     pub samples: BTreeMap<String, f64>,

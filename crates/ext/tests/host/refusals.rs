@@ -41,7 +41,7 @@ fn loading_again_while_the_function_runs_is_harmless() {
     assert_eq!(said.out, "|none\n|none", "{}", said.err);
 }
 
-/// A package may come with one copy of the library, and the program with another copy.
+/// A program, and a package that it uses, may each bring a copy of the library.
 #[test]
 fn a_second_copy_of_the_library_leaves_the_first_in_place() {
     let Some(host) = Host::new() else { return };

@@ -61,7 +61,7 @@ fn an_existing_database_can_be_read_and_set_to_wal_but_not_written() {
     }
 }
 
-/// Duralite does not wait for the commit to refuse the transaction.
+/// Duralite does not first accept the writes and then refuse the `COMMIT`.
 #[test]
 fn a_transaction_is_refused_at_its_first_write() {
     let Some(host) = Host::new() else { return };

@@ -4,8 +4,8 @@ use super::shell::{Host, library};
 
 const STATE: &str = "select value from duralite where name = 'state';";
 
-/// The connection that loads the library has its database open already. So plain SQLite continues to serve
-/// that database, and the tables say so. Duralite serves the database that is opened next.
+/// The connection that loads the library already has a database open. Plain SQLite continues to serve that
+/// database, and the tables say so. Duralite serves the database that is opened next.
 #[test]
 fn the_connection_that_loads_and_later_ones_have_the_tables() {
     let Some(host) = Host::new() else { return };
