@@ -64,8 +64,8 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
 const STRIDE: usize = 256;
 const WORD: usize = 8;
 
-/// Returns the bits in which the words at `at` of the two pages differ. The caller makes sure that the words are within
-/// the pages.
+/// Compares two pages in the 8-byte word at offset `at`. Returns the bits that differ. The caller makes sure that the
+/// word is within the pages.
 #[inline(always)]
 fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     let word = |page: &[u8]| {
@@ -100,8 +100,8 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
         if at + WORD <= new.len() {
             let word = differing(old, new, at);
             let equal_first = word.trailing_zeros() as usize / 8;
-            // No run of more than `EQUAL` equal bytes ends in this word. So the range goes on at least to the word's
-            // last difference.
+            // Every run of equal bytes that ends in this word has at most `EQUAL` bytes. So the range goes on at least
+            // to the word's last difference.
             if WORD - bytes_that_differ(word) <= EQUAL && at - end + equal_first <= EQUAL {
                 at += WORD;
                 end = at - word.leading_zeros() as usize / 8;
@@ -193,7 +193,7 @@ mod tests {
         assert!(apply(&mut page, 1, &[]).is_err());
     }
 
-    /// Encodes a difference byte by byte, as the encoding is defined.
+    /// Encodes a difference slowly, byte by byte, for comparison with `encode`.
     fn encode_slowly(old: &[u8], new: &[u8]) -> Vec<u8> {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let mut out = Vec::new();

@@ -2,8 +2,8 @@
 //! new generation begins each time the log starts again from its beginning.
 //!
 //! A log begins at most a few thousand generations a second, so numbers of 60 bits do not run out. Many fields store
-//! only the low bits of the number, and the seed of the checksum over such a field includes the high bits. High bits
-//! that are 0 do not change the seed.
+//! only the low bits of the number. The high bits then go into the seed of the checksum over the field. If they are 0,
+//! they do not change the seed.
 //!
 //! The *slot* of a generation is the state in which the generation begins. Its *origin* is its place in the history of
 //! the log: how many transactions were sealed before it, and when it began. A slot has no space for the origin, so the
@@ -38,7 +38,7 @@ pub(crate) fn of_halves(low: u32, high: u32) -> u64 {
 
 /// The offset of the superblock's `active` word.
 pub const ACTIVE_OFFSET: u64 = 1152;
-/// No block: the `first_block` of an empty log.
+/// The number that stands for no block. It is the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 
 /// Returns the word that says which generation is in force. The word's low half is the low half of the generation. Its
@@ -156,8 +156,8 @@ const ORIGIN_CHECKED: usize = 24;
 /// How many bits a log has for the number of a transaction within its generation. So a generation has fewer than 2^32
 /// transactions.
 const POSITION_BITS: u32 = 32;
-/// For this generation and all later ones, `Origin::unknown` returns the same position, because a larger position would
-/// not fit into 64 bits.
+/// From this generation on, `Origin::unknown` always returns the same position, because a larger one would not fit into
+/// 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
 /// How many transactions were sealed before a generation, and when the generation began.
@@ -165,15 +165,14 @@ const LAST_COUNTED: u64 = 1 << 31;
 pub struct Origin {
     /// The generation.
     pub generation: u64,
-    /// Transactions sealed in the log before this generation, since the log was made.
+    /// The number of transactions that were sealed in the log before this generation began.
     pub position: u64,
     /// When the generation began, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
 }
 
 impl Origin {
-    /// Returns a substitute for a generation's origin, if the stored origin is damaged. The position in the substitute
-    /// is higher than the true position can be.
+    /// Returns a substitute for a damaged origin. Its position is certainly higher than the true position.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << POSITION_BITS;
@@ -192,8 +191,8 @@ impl Origin {
         out
     }
 
-    /// Reads the origin of a generation. Returns [`Origin::unknown`] if the checksum is wrong, or the origin belongs to another
-    /// generation.
+    /// Reads the origin of a generation. Returns [`Origin::unknown`] if the checksum is wrong, or the origin belongs to
+    /// another generation.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, generation: u64) -> Self {
         let it =

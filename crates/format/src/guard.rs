@@ -37,14 +37,14 @@ pub const MASKED_END: u64 = 92;
 pub const VERSIONS: Range<usize> = 18..20;
 /// The bytes of page 1 that name the log: the log's id, then a check.
 pub const LOG_ID: Range<usize> = 72..92;
-/// The bytes of the change counter. By this counter SQLite decides, for a database with rollback journals, whether its
-/// cached pages are still valid.
+/// The bytes of the change counter. In a database with rollback journals, SQLite checks this counter to find out
+/// whether its cached pages are still valid.
 pub const COUNTER: Range<usize> = 24..28;
 /// The offset, in a database's header, of the field that says how many bytes SQLite leaves unused at the end of each
 /// page.
 pub const RESERVED_BYTES: usize = 20;
-/// Under [`ROLLBACK_GUARD`] the change counter on disk is xored with this mask. The counter never advances from its
-/// masked value to its true value, or back, because the two are too far apart.
+/// Under [`ROLLBACK_GUARD`] the change counter on disk is xored with this mask. The masked value and the true value are
+/// so far apart that the counter never counts from one to the other.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
 const ID_CHECK: usize = 88;
@@ -154,8 +154,8 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
             DatabaseHeader::Damaged
         };
     }
-    // Without a guard, the bytes for the log's id are zero. If a version byte is not one that SQLite writes, but the
-    // log's id matches its check, the file had a guard, and the version byte was damaged later.
+    // Without a guard, the bytes for the log's id are zero. So a log's id that matches its check comes from a guard. If
+    // a version byte is then above the values that SQLite writes, that guard is damaged.
     let names_log = || {
         let check = array(header, ID).map(|id| id_check(LogId(id)));
         check.is_some_and(|check| [check, !check].contains(&u32_le(header, ID_CHECK)))
@@ -233,8 +233,9 @@ pub fn touches(offset: u64, len: usize) -> bool {
         && [VERSIONS, COUNTER, LOG_ID].iter().any(|own| offset < own.end as u64 && (own.start as u64) < end)
 }
 
-/// Copies the guard from `header`, the first bytes of a file, into `buf`, which SQLite wrote at `offset`. All other
-/// bytes of `buf` stay unchanged. If `header` is short, the bytes that it lacks also stay unchanged.
+/// Copies the guard from `header`, the first bytes of a file, into `buf`, which holds bytes as SQLite sees them from
+/// `offset` on. If the guard is a `ROLLBACK_GUARD`, also masks the change counter. All other bytes of `buf` stay
+/// unchanged. If `header` is short, the bytes that it lacks also stay unchanged.
 pub fn show(header: &[u8], offset: u64, buf: &mut [u8]) {
     for own in [VERSIONS, LOG_ID] {
         let end = own.end.min(header.len());

@@ -23,7 +23,8 @@ pub(crate) struct Format {
     pub(crate) superblock_bytes: u64,
 }
 
-/// Offset of the identity of the file in which the log was made. The superblock's checksum does not cover this field.
+/// Offset of the field that identifies the file in which the log was made. The superblock's checksum does not cover
+/// this field.
 const FILE_AT: usize = CHECKED_BYTES + 8;
 const FILE_BYTES: usize = 24;
 /// The size in bytes of the first part of a superblock. A process writes this part only once, when it makes the log.
@@ -75,8 +76,7 @@ pub struct LogHead {
 }
 
 impl LogHead {
-    /// Stores the fields in `out`, then the checksum. The checksum also covers the fields that the caller has
-    /// already stored.
+    /// Stores the fields in `out`, and then the checksum, which also covers the fields that the caller stored before.
     pub(crate) fn put(&self, out: &mut [u8], format: &Format) {
         let path = &self.path[..self.path.len().min(PATH_LIMIT)];
         put(out, 0, &format.magic);

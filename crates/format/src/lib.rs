@@ -47,8 +47,8 @@ pub enum FormatError {
         /// The version that this build writes and reads.
         reads: u32,
     },
-    /// A file that is not a log has a version of its format that this build does not read. Such a file is a region, a
-    /// file beside a database with an archive, or a file of the store.
+    /// A file other than a log has a format version that this build does not read. The file is a region, a file beside
+    /// a database with an archive, or a file of the store.
     #[error("format version {0}, which this build does not read; use the version of Duralite that wrote it")]
     Version(u32),
     /// The structure needs more bytes than there are.

@@ -117,7 +117,7 @@ pub fn encode_mark(order: Order, generation: u64, sequence: u32) -> u64 {
     order << 62 | (low ^ above(generation, MARK_GENERATION_BITS) >> 2)
 }
 
-/// Returns the order in a mark; `None` if the mark is not the mark of this transaction.
+/// Reads the `Order` from a mark; `None` if the word is not the mark of this transaction.
 #[must_use]
 pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
     let order = match word >> 62 {

@@ -178,7 +178,7 @@ impl TxHash {
         Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
     }
 
-    /// Returns a short form of the hash, which `scratchpad` stores in each change of a transaction.
+    /// Returns the hash folded into 32 bits. `scratchpad` stores this value in each change of a transaction.
     #[must_use]
     pub fn short(self) -> u32 {
         (self.0 ^ self.0 >> 32) as u32

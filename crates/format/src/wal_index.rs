@@ -8,7 +8,7 @@
 
 use crate::sqlite_wal::{Checksum, WalHeader};
 
-/// Bytes at the beginning of the wal-index that [`WalIndex::decode`] needs.
+/// The number of bytes from the beginning of the wal-index that [`WalIndex::decode`] needs.
 pub const WAL_INDEX_BYTES: usize = 136;
 
 const VERSION: u32 = 3_007_000;
@@ -30,8 +30,8 @@ pub struct WalIndex {
 }
 
 impl WalIndex {
-    /// Reads the wal-index. Returns `None` if no connection has made one, or if its two headers differ because a connection
-    /// is writing them.
+    /// Reads the wal-index. Returns `None` if no connection has made one, or if its two headers differ because a
+    /// connection is writing them.
     #[must_use]
     pub fn decode(bytes: &[u8; WAL_INDEX_BYTES]) -> Option<Self> {
         let number = |at: usize| {
@@ -58,7 +58,8 @@ pub const BACKFILLED_WORD: usize = BACKFILLED / 4;
 pub const FIRST_MARK_WORD: usize = BACKFILLED_WORD + 1;
 /// The number of readers' marks.
 pub const MARKS: usize = 5;
-/// The index, in the first region, of the word that says up to which frame a checkpoint has tried to write.
+/// The index, in the first region, of the word with the number of the last frame that a checkpoint has tried to write
+/// to the database.
 pub const ATTEMPTED_WORD: usize = 32;
 /// The value of a mark that no reader uses.
 pub const MARK_NOT_USED: u32 = u32::MAX;
@@ -188,7 +189,8 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// Returns the same header for a log that has started over, as SQLite writes it: without frames, and with another salt.
+    /// Returns the same header for a log that has started over, as SQLite writes it: without frames, and with another
+    /// salt.
     #[must_use]
     pub fn started_over(&self, random: u32) -> Self {
         let mut words = self.0;
@@ -227,7 +229,8 @@ impl IndexHeader {
     }
 }
 
-/// Returns the word that holds the flag of a complete header, the byte order of checksums, and the page size.
+/// Returns a word with three fields of the header: a flag that says that the header is complete, the byte order of
+/// checksums, and the page size.
 fn flags_of(big_endian: bool, page_bytes: u32) -> u32 {
     let [low, high] = (((page_bytes & 0xff00) | (page_bytes >> 16)) as u16).to_ne_bytes();
     u32::from_ne_bytes([1, u8::from(big_endian), low, high])

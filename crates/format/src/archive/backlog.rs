@@ -15,8 +15,7 @@ use crate::{FormatError, LogId};
 pub const VERSION: u32 = 1;
 /// Size of the header in bytes.
 pub const HEADER_BYTES: usize = 56;
-/// Size in bytes of a commit without its pages (see `Commit`), and of the trailer (see `Trailer`), which are equally
-/// large.
+/// Size in bytes of a commit without its pages (see `Commit`). The trailer (see `Trailer`) has the same size.
 pub const COMMIT_BYTES: usize = 48;
 /// Size in bytes of what is stored before each page's image: the page's number and a checksum.
 pub const PAGE_BYTES: usize = 16;
@@ -34,7 +33,8 @@ pub struct Header {
     pub log: LogId,
     /// Page size of the database in bytes.
     pub page_bytes: u32,
-    /// The position before the first commit: how many transactions had been sealed in the log before it.
+    /// The log's position before the first commit, that is, the number of transactions that were sealed in the log
+    /// before it.
     pub first: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Commit {
     pub time_ms: u64,
     /// Size of the database in pages after the commit.
     pub db_pages: u32,
-    /// The number of pages in the commit. The pages follow this part, and no page occurs twice.
+    /// The number of pages in the commit. The pages follow these fields, and no page occurs twice.
     pub pages: u32,
 }
 

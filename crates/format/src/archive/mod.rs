@@ -36,7 +36,7 @@ pub struct Owner {
     /// The random number with which the database has claimed the generation.
     pub token: u128,
     /// The inode of the database file for which this record was written. If somebody copies the database together with
-    /// this file, the record next to the copy still has the inode of the original database.
+    /// this file, the copied record still has the inode of the original database.
     pub inode: u64,
     /// The birth time of the same database file in nanoseconds since the epoch; 0 if unknown.
     pub birth_ns: u64,
@@ -61,7 +61,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the stamp with the fields that are computed from the database's first page.
+    /// Fills in the fields of the stamp that are computed from the database's first page. Returns the stamp.
     #[must_use]
     pub fn with_page_1(self, page: &[u8]) -> Self {
         Self { changes: u32_be(page, 24), page_1: xxh3_64(page), ..self }
@@ -220,8 +220,8 @@ pub struct Records {
     lines: Vec<(usize, Record)>,
 }
 
-/// A closed log in a *line of logs*, that is, in a sequence of logs of one database such that nothing else has changed
-/// the database between or during them.
+/// A closed log in a *line of logs*. A line of logs is a sequence of logs of one database. Nothing but commits of these
+/// logs has changed the database from the first log to the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closed {
     /// The log.
@@ -279,9 +279,9 @@ impl Records {
         (records(older), records(newer))
     }
 
-    /// Returns whether this log breaks the line of logs, according to the records after the newest owner's. A log
-    /// breaks the line if something else had changed the database before the log was made, or if something other than
-    /// the log's commits changed the database while the log was in use.
+    /// Returns whether this log breaks the line of logs. Only records after the newest owner's record count. A log
+    /// breaks the line if something other than the logs changed the database before this log was made, or if something
+    /// other than this log's commits changed the database while the log was in use.
     #[must_use]
     pub fn is_broken(&self, log: LogId) -> bool {
         let is_break = |record: &Record| *record == Record::Begin { log, intact: false };
@@ -297,11 +297,11 @@ impl Records {
         matches!(last, Some(Record::Rest { stamp, .. }) if *stamp == found)
     }
 
-    /// For a log `log` without commits: returns where to truncate this file, so that it forgets the log, and which log
-    /// was closed before it. The truncation removes the last [`Record::Rest`], so the caller then appends a new one for
-    /// the earlier log. Returns `None` if that is not possible: the last record must be the beginning of `log` with
-    /// `intact: true`, it must follow a [`Record::Rest`], and no owner may be recorded after that `Rest`, because an
-    /// owner's record must stay.
+    /// Tells the caller how to make this file forget the log `log`, which must have no commits. Returns the offset at
+    /// which to truncate the file, and the log that was closed before `log`. The truncation also removes the last
+    /// [`Record::Rest`], so the caller then appends a new one for that earlier log. Returns `None` if the records do
+    /// not permit this: the last record must be the beginning of `log` with `intact: true`, it must follow a
+    /// [`Record::Rest`], and no owner may be recorded after that `Rest`, because an owner's record must stay.
     #[must_use]
     pub fn tail_of(&self, log: LogId) -> Option<(usize, LogId)> {
         let is_begin = |record: &Record| matches!(record, Record::Begin { .. });
@@ -311,10 +311,10 @@ impl Records {
         (is_last && self.owner_at < at).then_some((at, rested))
     }
 
-    /// Returns the closed logs of the line of logs from `log` on, oldest first. `now` is where the line ends now: at a
-    /// log in use, or at the database file without a guard, with this stamp. The result begins with `log`, or is empty
-    /// if the line ends at `log`. Returns `None` if something other than these logs may have changed the database. The
-    /// archive then needs a snapshot.
+    /// Returns the part of the line of logs that begins with `log`: its closed logs, oldest first. `now` says where the
+    /// line ends: at a log in use, or at the database file, which then has no guard and has the given stamp. The result
+    /// is empty if the line ends at `log`. Returns `None` if something other than these logs may have changed the
+    /// database. The archive then needs a snapshot.
     #[must_use]
     pub fn since(&self, log: LogId, now: LineEnd) -> Option<Vec<Closed>> {
         if now == LineEnd::Log(log) {
@@ -332,8 +332,8 @@ impl Records {
             while let Some(Record::End { log, position, backlog }) = records.peek()
                 && *log == of
             {
-                // If there are several of these records, a process has tried more than once to close the log. The
-                // backlog may be from an earlier attempt.
+                // Several records of the end mean that a process tried more than once to close the log. The backlog may
+                // be from an earlier attempt.
                 let backlog =
                     *backlog || end.is_some_and(|end: Closed| end.backlog && end.position == *position);
                 end = Some(Closed { log: of, position: *position, backlog });
@@ -352,7 +352,7 @@ impl Records {
                 records.next();
             }
             of = match (begun, now) {
-                // If the last record is the beginning of a log, the database file may not have that log's guard yet.
+                // If the records end with the beginning of a log, that log's guard may not be in the database file yet.
                 (_, LineEnd::File(found)) if records.peek().is_none() && *stamp == found => {
                     return Some(closed);
                 }
@@ -390,7 +390,7 @@ impl Record {
     }
 }
 
-/// Returns the version of a line that another version of this format wrote.
+/// Returns the format version that a line names, if this build does not read that version.
 fn version_of(line: &[u8]) -> Option<u32> {
     let version = body_of(line)?.strip_prefix("archive ")?.split(' ').next()?.parse().ok()?;
     (version != VERSION).then_some(version)

@@ -170,7 +170,7 @@ fn inv72_a_line_without_one_of_its_records_is_none() {
         assert_eq!(read(&records).since(A, LineEnd::Log(C)), None);
         assert_eq!(read(&records).since(C, LineEnd::Log(C)), Some(vec![]));
     }
-    // A failed close that has written only the record of log C's end does not break the line of logs.
+    // A process recorded log C's end and then failed to close the log. This does not break the line of logs.
     let tried = [whole.clone(), vec![end(C, 1, true)]].concat();
     assert_eq!(read(&tried).since(A, LineEnd::Log(C)).unwrap().len(), 2);
 }

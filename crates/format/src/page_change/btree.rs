@@ -3,9 +3,9 @@
 //!
 //! The code trusts nothing in a page. It checks every access, and returns `None` if the page contradicts itself.
 //!
-//! The installed SQLite may insert and drop cells in another way than this code. The log is correct nevertheless,
-//! because the encoder runs this code too, and records all bytes that still differ. But this code must never change,
-//! because readers must be able to apply the changes that earlier versions have encoded.
+//! The installed SQLite may insert and drop cells differently from this code. The log is correct nevertheless, because
+//! the encoder runs this code too, and records all bytes that still differ. But this code must never change, because
+//! readers must be able to apply the changes that earlier versions have encoded.
 
 use std::ops::{Deref, DerefMut};
 
@@ -139,8 +139,8 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// Returns one of two limits of SQLite's file format for index cells. With `share` 64, it is the most bytes of a
-/// payload that a cell keeps on its page. With `share` 32, it is the fewest bytes that a cell keeps on its page if the
+/// Returns one of two limits of SQLite's file format for index cells. With `share` 64, returns the largest number of
+/// payload bytes that a cell keeps on its page. With `share` 32, returns the smallest number that it keeps there if the
 /// payload overflows.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
@@ -191,8 +191,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
 
 /// The size in bytes of the smallest freeblock. Free bytes in a shorter run are called fragments.
 const FREEBLOCK_BYTES: usize = 4;
-/// If a page has more fragment bytes than this, SQLite does not take space from a freeblock if that would leave further
-/// fragment bytes.
+/// In a page with more fragment bytes than this, SQLite makes no further fragments: it does not place a cell in a
+/// freeblock if fewer than four bytes of the freeblock would remain.
 const MOST_FRAGMENTS: usize = 57;
 /// The most fragment bytes that SQLite leaves in a page when it packs the page. SQLite packs in one of two ways. If the
 /// page has at most this many fragment bytes, and one or two freeblocks, SQLite only moves the bytes before and between
@@ -202,7 +202,7 @@ const FRAGMENTS_KEPT: usize = 4;
 
 /// Where a new cell goes. The *gap* is the unused space between the cell pointers and the cells.
 pub(super) enum Place {
-    /// At the end of a freeblock, or in its whole space. `link` is the offset of the link to that freeblock.
+    /// In the last bytes of a freeblock, or in all of them. `link` is the offset of the link to that freeblock.
     Freeblock { link: usize, block: usize, bytes: usize },
     /// At the end of the gap, just before the first cell.
     Gap,

@@ -119,7 +119,7 @@ fn a_page_is_packed_by_closing_one_freeblock_or_two() {
     let mut page = filled(&[100, 120, 120, 120]);
     tree(&mut page).drop_cell(1, false).unwrap();
     tree(&mut page).insert(1, None, &cell(125, 7)).unwrap();
-    // The freeblock at 292 had 120 bytes. The bytes below it have moved up by 120.
+    // The freeblock at 292 had 120 bytes. The bytes before it have moved by 120 towards the page's end.
     assert_eq!(page[..16], [13, 0, 0, 0, 4, 0, 47, 0, 1, 156, 0, 47, 1, 36, 0, 172]);
     assert!(page[16..47].iter().all(|byte| *byte == 0));
     assert_eq!(page[292..295], [118, 1, 3]);
@@ -220,7 +220,8 @@ fn cells_are_as_long_as_the_file_format_says() {
     assert_eq!(cell_length(TABLE_LEAF, &[10, 0x81, 1]), Some(13));
     assert_eq!(cell_length(TABLE_LEAF, &[0, 1]), Some(4), "the smallest");
     assert_eq!(cell_length(INDEX_LEAF, &[10]), Some(11));
-    // 477 = 512 - 35 bytes fit. Of 478 bytes, 39 + (478 - 39) % 508 = 478 would stay, which is too much. So 39 stay.
+    // A payload of 477 = 512 - 35 bytes stays on the page. Of a payload of 478 bytes, 39 + (478 - 39) % 508 = 478 bytes
+    // would stay, which is too many. So only 39 stay.
     assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5d, 1]), None, "past the end");
     assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5e, 1]), Some(3 + 39 + 4));
     // An index cell keeps at most 102 bytes on the page.

@@ -1,6 +1,6 @@
-//! Encodes changes that are operations on cells, applies them, and finds the operations that lead from one page to
-//! another. After the operations, a payload has the bytes that still differ, as ranges. So if the encoder finds the
-//! wrong operations, the payload is only longer.
+//! Encodes changes as operations on cells, applies them, and finds the operations that lead from one page to another. A
+//! payload stores the operations, then ranges with all bytes that the operations leave different. So if the encoder
+//! finds the wrong operations, the payload is only longer.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, Reader, apply_ranges, encode_ranges, first_byte_of_cells, put};
@@ -13,9 +13,9 @@ pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
 /// Replaces a cell by a similar cell: drops the old cell, and inserts the new one in the same slot, where SQLite would
-/// place it. Stored: slot, length of the new cell less one, length of the tail, number of bytes of the ranges, and the
-/// ranges. The reader builds the new cell from the first bytes of the old cell, then zeros if necessary, then the tail
-/// (the last bytes of the old cell). Then it writes the ranges over the new cell.
+/// place it. Stored: slot, length of the new cell less one, length of the tail, size of the ranges in bytes, ranges.
+/// The reader builds the new cell from the first bytes of the old cell, then zeros if necessary, then the tail (the
+/// last bytes of the old cell). Then it writes the ranges over the new cell.
 pub(super) const OP_REPLACE: u8 = 4;
 /// Like [`OP_REPLACE`], but the new cell goes to a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
@@ -106,8 +106,7 @@ fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: u
     put(out, length - 1);
 }
 
-/// Fills `cell` with the new cell to which the ranges are then applied: the front of `old`, zeros, and the tail of
-/// `old`.
+/// Builds the new cell in `cell`, without the ranges: the front of `old`, zeros, and the tail of `old`.
 fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
     let front = length.checked_sub(tail)?;
     let end = old.get(old.len().checked_sub(tail)?..)?;
@@ -178,8 +177,8 @@ pub(super) fn encode(
 /// If the ranges in a payload take at most this many bytes, the encoder does not try another order of the operations.
 const GOOD_ENOUGH: usize = 16;
 
-/// Tries two orders of the operations, because a statement may have inserted its cells in either order: by their places
-/// in the page, and by their slots.
+/// Tries two orders of the operations: by the places of the cells in the page, and by their slots. A statement may have
+/// inserted its cells in either order.
 fn first_or_better(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -361,8 +360,8 @@ const AHEAD: usize = 8;
 /// of the cells one by one.
 const MIDDLE: usize = 32;
 
-/// Fills `steps`. Returns `None` if no cell was inserted, deleted or changed, or if there are more operations than a payload
-/// can hold.
+/// Fills `steps`. Returns `None` if no cell was inserted, deleted or changed, or if there are more operations than a
+/// payload can hold.
 fn steps_between(
     before: &Tree<&[u8]>,
     after: &Tree<&[u8]>,
@@ -416,7 +415,7 @@ fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     steps.extend((middle.new + replaced..middle.new_end).map(|new| Step::Insert { new }));
 }
 
-/// Sets a bit for the place of each cell.
+/// Sets, in the bitmap `places`, the bit for the place of each cell.
 fn mark(places: &mut [u64], tree: &Tree<&[u8]>, slots: std::ops::Range<usize>) {
     for slot in slots {
         let at = tree.pointer(slot);

@@ -8,8 +8,8 @@
 //! exactly the new page, whatever SQLite did.
 //!
 //! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges, and stores
-//! operations or moves only if cells were rearranged ([`encode_rearranged`]). The encoder compares the cell pointers to
-//! find that out, which costs little.
+//! operations or moves only if cells were rearranged ([`encode_rearranged`]). To find that out at little cost, the
+//! encoder compares the cell pointers.
 
 mod btree;
 mod cells;
@@ -39,7 +39,7 @@ const FEW_LEFT_OVER: usize = 48;
 /// cells, because that would take too long for what it could save.
 const LONG_CHANGE: usize = 8;
 /// If the shortest payload found so far is at most as long as the page's length divided by this number, the encoder
-/// does not try a payload with all bytes of the page that are not zero.
+/// does not try to encode the whole page, that is, all its bytes that are not zero.
 const WHOLE_FROM: usize = 8;
 
 /// Memory that the encoder reuses. It does not influence the encoding.
@@ -106,7 +106,7 @@ pub enum Difference {
 }
 
 /// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. But if cells were rearranged,
-/// it tries a payload of cell operations or moves. It appends that payload instead of the ranges if the payload is
+/// it also tries a payload of cell operations or moves. It prefers that payload to the ranges if the payload is
 /// shorter, or has only a few bytes of ranges. Cells that stayed in place or were added after all others do not count
 /// as rearranged. If no cell was rearranged, this function costs little more than `diff::encode`. The arguments are
 /// those of [`encode`].
@@ -201,8 +201,8 @@ pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
     }
 }
 
-/// The two pointer arrays may begin with the same pointers and end with the same pointers. If at most this many
-/// pointers lie between, few cells were rearranged.
+/// The old and the new pointer array may have their first pointers and their last pointers in common. If at most this
+/// many pointers lie between these, few cells were rearranged.
 const FEW: usize = 4;
 
 /// The degree to which the cells of a page were rearranged.
@@ -213,7 +213,7 @@ enum Rearranged {
     Hardly,
     /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,
-    /// Most cells have another place or another slot.
+    /// More than a few cells have another place or another slot.
     Many,
 }
 

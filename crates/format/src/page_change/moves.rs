@@ -5,7 +5,7 @@ use super::btree::Tree;
 use super::payload::{DAMAGED, KIND_MOVES, Reader, apply_ranges, encode_ranges, put};
 use crate::{FormatError, diff};
 
-/// The fewest bytes that a move covers. To store a move takes about as many bytes as this, so a shorter move saves
+/// The fewest bytes that a move covers. The description of a move takes about this many bytes, so a shorter move saves
 /// nothing.
 const SHORTEST_MOVE: usize = 8;
 /// The largest shift, in bytes, that the search can find on a page that is not a b-tree page.
@@ -106,8 +106,8 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// Finds how the pointer array was shifted. If the arrays have different lengths but end with the same pointers, SQLite
-/// has moved these pointers.
+/// Finds how the pointer array was shifted. If the two arrays differ in length, SQLite has moved the pointers that both
+/// have at the end.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;
@@ -136,8 +136,8 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     }
 }
 
-/// Finds a shift of bytes on a page that is not a b-tree page: from the first difference on, the new page may have
-/// bytes that are at a nearby offset in the old page.
+/// Finds a shift of bytes on a page that is not a b-tree page: from the first difference on, the new page may repeat
+/// bytes of the old page at slightly different offsets.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
     let end = new.len() - diff::common_suffix(old, new);

@@ -24,7 +24,7 @@ pub(super) const ZEROED: u8 = 0x20;
 /// Size in bytes of the database header, with which page 1 begins.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
 
-/// Returns the bytes of a page before its b-tree header.
+/// Returns how many bytes of a page precede its b-tree header.
 #[must_use]
 pub fn header_bytes(page_number: u32) -> usize {
     if page_number == 1 { DATABASE_HEADER_BYTES } else { 0 }
@@ -202,9 +202,8 @@ fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
     page.get(at..)?.iter().position(|byte| *byte != 0).map(|found| at + found)
 }
 
-/// Returns the end of the range that begins at `start`. The range ends before the first run of zeros that is long
-/// enough for another range to take less space than the zeros. If there is no such run, it ends after the page's last
-/// byte that is not 0.
+/// Returns the end of the range that begins at `start`. The range ends before the first run of more than
+/// `NOT_WORTH_A_SPLIT` zeros. If there is no such run, it ends after the page's last byte that is not 0.
 fn end_before_zeros(page: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     for (at, byte) in page.iter().enumerate().skip(end) {

@@ -18,8 +18,8 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     assert!(page == new, "{as_kind:?} came out different");
     let mut plain = Vec::new();
     diff::encode(old, new, &mut plain);
-    // An operation stores the whole inserted cell. Ranges can be shorter if the place of the new cell already had the
-    // same bytes, which an earlier cell has left there.
+    // An operation stores the whole inserted cell. Ranges can be shorter if an earlier cell has left the same bytes at
+    // the place of the new cell.
     let least = if as_kind == ChangeKind::Cells { new.len() } else { plain.len() + 2 };
     assert!(payload.len() <= least, "{} bytes for {}", payload.len(), plain.len());
     (as_kind, payload)
@@ -66,8 +66,8 @@ fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8
     }
     if found == Difference::Change {
         assert!(page == new, "came out different");
-        // An operation stores the whole inserted cell. Ranges can be shorter if the place of the new cell already had
-        // the same bytes, which an earlier cell has left there.
+        // An operation stores the whole inserted cell. Ranges can be shorter if an earlier cell has left the same bytes
+        // at the place of the new cell.
         assert!(payload.len() < plain.len() || payload[0] & 0x0f == KIND_CELLS && payload.len() <= new.len());
     }
     (found == Difference::Change).then_some(payload)

@@ -33,7 +33,7 @@ pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
 /// The number of records in the transaction log. The index of a transaction's record is the transaction's number modulo
 /// this number.
 pub const TRANSACTIONS: u64 = 1024;
-/// Size in bytes of a record of the transaction log, which is a cache line.
+/// Size in bytes of a record of the transaction log. A record is one cache line.
 pub const TRANSACTION_BYTES: usize = 64;
 /// The offset of the slots.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
@@ -52,8 +52,8 @@ pub const PIECE_BYTES: u32 = 1024;
 pub const STATE_BYTES: u64 = 64;
 /// Size of an extent's header in bytes. The body follows the header.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
-/// Offset of a word in an extent's header. It says how far the extent's page is merged: the number of the last
-/// transaction whose change of the page is in the database file.
+/// Offset of a word in an extent's header: the number of the last transaction whose change of the extent's page has
+/// been merged into the database file.
 pub const MERGED_AT: u64 = 24;
 /// Size of a record's header in bytes. The payload follows the header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
@@ -310,7 +310,7 @@ impl Geometry {
 pub struct ExtentHeader {
     /// The number of the page whose records the extent holds.
     pub page_number: u32,
-    /// The extent's place in the page's chain. The places of a chain are consecutive numbers.
+    /// The extent's number in the page's chain. Extents that follow each other have consecutive numbers.
     pub order: u32,
     /// The transaction that took the extent.
     pub taken_by: u64,
@@ -430,9 +430,8 @@ pub enum TransactionKind {
 impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
-    /// Returns the mark that says, in the record of the transaction `number`, that the transaction is in this state.
-    /// The marks of different transactions differ. So a reader does not mistake a mark that an earlier transaction has
-    /// left in the same place for the mark of this transaction.
+    /// Returns the mark for this state that a writer stores in the record of transaction `number`. Each transaction has
+    /// marks of its own. So a reader recognises a mark that an earlier transaction has left in the same place.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))

@@ -97,10 +97,10 @@ impl Superblock {
     }
 }
 
-// The header of a page of the region, which is one cache line. It says which log owns the page, and where the page is
-// in its transaction.
+// The header of a page of the region. The header is one cache line, and says which log owns the page, and where the
+// page is in its transaction.
 
-/// Size in bytes of a page's header, which is one cache line.
+/// Size in bytes of a page's header. The header is one cache line.
 pub const HEADER_BYTES: u64 = 64;
 /// Number of bytes in a page after its header. These bytes are a part of the stream of the page's transaction.
 pub const STREAM_BYTES: u64 = PAGE_BYTES - HEADER_BYTES;
@@ -121,7 +121,7 @@ const SLOT_BITS: u32 = 8;
 pub struct Owner(u64);
 
 impl Owner {
-    /// Returns a log as the owner of pages.
+    /// Returns the owner that stands for the log `id`.
     #[must_use]
     pub fn of(id: LogId) -> Self {
         Self(((id.seed() >> SLOT_BITS).max(1)) << SLOT_BITS)
@@ -133,7 +133,7 @@ impl Owner {
         (word != 0).then_some(Self(word >> SLOT_BITS << SLOT_BITS))
     }
 
-    /// Returns the word that a process with this slot stores in a page to take it.
+    /// Returns the word that a process with this slot stores in a page to take the page.
     #[must_use]
     pub fn word(self, slot: usize) -> u64 {
         self.0 | (slot as u64 & ((1 << SLOT_BITS) - 1))
@@ -526,7 +526,8 @@ impl UndoState {
     }
 }
 
-/// Returns the check in a journal's word. It is never 0, so the word is never 0 either.
+/// Returns the check to store in the word that says how long a journal is. The check is never 0, so the word of a
+/// journal that exists is never 0 either.
 fn check_of_length(bytes: u64, id: LogId, chain: UndoChain) -> u16 {
     xxh3_64_with_seed(&bytes.to_le_bytes(), id.seed() ^ chain.word()) as u16 | 1
 }

@@ -57,7 +57,7 @@ impl std::str::FromStr for Layout {
     }
 }
 
-/// The superblock of a log file, which is written once.
+/// The superblock of a log file. A process writes it once, when it makes the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// The fields that tie the log to its database.
@@ -123,7 +123,7 @@ pub struct Slot {
     pub retired: bool,
     /// The file has at least this many bytes.
     pub file_bytes: u64,
-    /// The number of transactions sealed in the log before this generation.
+    /// The number of transactions that were sealed in the log before this generation began.
     pub position: u64,
     /// When the generation began, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
@@ -212,7 +212,7 @@ pub struct GroupHeader {
 }
 
 impl GroupHeader {
-    /// Returns the header's bytes for an offset of the log.
+    /// Returns the bytes of a header that is stored at this offset of the log.
     #[must_use]
     pub fn encode(&self, id: LogId, generation: u64, offset: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
         let mut out = group_placeholder(generation, self.time_ms);
@@ -261,7 +261,7 @@ pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYT
     out
 }
 
-/// Returns the time of a group. The header may be complete or still open.
+/// Returns the time of a group, from its header or from the placeholder for its header.
 #[must_use]
 pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
@@ -279,7 +279,7 @@ impl BodyHash {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
     }
 
-    /// Adds the next bytes of the group. Skip the first transaction's header, which `finish` adds.
+    /// Adds the next bytes of the group. The caller leaves out the first transaction's header, which `finish` adds.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
@@ -394,7 +394,7 @@ const MARK_STARTS_TRANSACTION: u32 = 1 << 29;
 const MARK_STARTS_GROUP: u32 = 1 << 30;
 const MARK_ORDERED: u32 = 1 << 31;
 
-/// Returns the low bits of the generation, which a mark stores. The other bits are part of the seed of the mark's
+/// Returns the low bits of the generation. A mark stores only these. The other bits are part of the seed of the mark's
 /// check.
 fn mark_generation(generation: u64) -> u32 {
     generation as u32 & !(u32::MAX << MARK_GENERATION_BITS)
@@ -421,8 +421,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns whether the frame with this mark can follow the frames that were read so far. `transaction` is the hash
-    /// of the transaction to which these belong, if that transaction is not complete yet; otherwise `None`.
+    /// Returns whether the frame with this mark can follow the previous frame. If the transaction of the previous frame
+    /// is not complete yet, `transaction` is its hash; otherwise it is `None`.
     #[must_use]
     pub fn follows(&self, transaction: Option<u64>) -> bool {
         match transaction {
@@ -451,7 +451,7 @@ impl Mark {
 /// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
 /// unused end of an overflow page), or at either end of the unallocated gap of a b-tree page (SQLite file format,
 /// section 1.6). The page's own fields say where the gap is. A mark in the gap does not change these fields, so a
-/// reader can find the mark by them.
+/// reader can still use them to find the gap.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [
@@ -479,8 +479,8 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Returns the size of a frame in bytes. A frame is a page that is padded to whole blocks. If the mark is neither
-/// `inside` the page nor fits into the padding, the frame has one more block.
+/// Returns the size of a frame in bytes. A frame is a page, padded to whole blocks. If the mark is not `inside` the
+/// page and does not fit into the padding, the frame has one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     let whole = page_bytes.next_multiple_of(block_bytes);
