@@ -1,7 +1,7 @@
 //! Instructions that write cache lines back to memory.
 //!
 //! The instructions are written as inline assembly. The compiler must assume that inline assembly may access
-//! any memory. So it does not move a store from before such an instruction to after it, or back.
+//! any memory. So it does not move a store across such an instruction.
 #![allow(unsafe_code)] // cache-line instructions take addresses
 
 use crate::LINE_BYTES;
@@ -21,8 +21,7 @@ pub enum FlushInstruction {
     /// The Arm instruction that cleans the line to the point of coherency (the paper's `dccmvac`). Not tested
     /// on hardware.
     DcCvac,
-    /// No such instruction is known for this machine. So no guarantee that needs flushed lines can be given
-    /// here.
+    /// No such instruction is known for this machine. So nothing here can guarantee that lines are flushed.
     None,
 }
 

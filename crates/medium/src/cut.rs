@@ -128,8 +128,8 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The action for SIGBUS that the process had before this library's. [`install`] writes it once, before it
-/// installs the handler.
+/// The action for SIGBUS that the process had before this library installed its handler. [`install`] writes
+/// this value once, before it installs the handler.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: `install` writes the value before it sets `INSTALLED`, and all other code only reads it after that.
@@ -196,7 +196,8 @@ fn survive(address: usize) -> bool {
     // SAFETY: the call takes only the name of a constant.
     let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let page = address - address % page_bytes;
-    // Map the rest of the mapping. If the system refuses to map so much memory, map only the one page.
+    // Map zeros over the rest of the mapping. If the system refuses so much memory, map zeros only over this
+    // page.
     put_zeros(page, place.end.load(Ordering::Relaxed) - page) || put_zeros(page, page_bytes)
 }
 

@@ -1,4 +1,5 @@
-//! How far a store has to get on its way to the memory to survive a power loss, as the platform reports it.
+//! The point on its way to the memory that a store has to reach to survive a power loss. The platform reports
+//! this point.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -85,8 +85,8 @@ pub enum MediumError {
 }
 
 impl MediumError {
-    /// Returns whether a flush has failed. After a failed flush, nothing is known about the data that was
-    /// written before it.
+    /// Returns whether this is the error of a failed flush. After a failed flush, nothing is known about the
+    /// data that was written before it.
     #[must_use]
     pub fn is_failed_flush(&self) -> bool {
         matches!(self, Self::Io { op: "fsync" | "fdatasync", .. })

@@ -1,4 +1,4 @@
-//! Added latency: the time by which an emulated medium is slower than the memory that emulates it.
+//! Added latency: how much slower an emulated medium is than the memory that emulates it.
 #![allow(unsafe_code)] // the time stamp counter is read with an intrinsic
 
 use std::sync::OnceLock;

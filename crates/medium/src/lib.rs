@@ -42,8 +42,7 @@ pub use segment::{
     others_hold_bytes, unlock_byte,
 };
 
-/// The number of bytes in a cache line, which is the unit in which memory is written back, and for which
-/// latency is added.
+/// The number of bytes in a cache line. Memory is written back in whole lines, and latency is added per line.
 pub const LINE_BYTES: u64 = 64;
 
 /// What survives once [`Nvm::fence`] has returned.
@@ -157,7 +156,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`MediumError::Cut`], if an access has found no page of the file.
+    /// [`MediumError::Cut`], if an access has found that a page of the file is missing.
     fn check(&self) -> Result<(), MediumError> {
         Ok(())
     }
@@ -203,9 +202,9 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     /// If the word is out of bounds or not aligned.
     fn store_u64(&self, at: u64, value: u64);
 
-    /// Stores `new` in the word at `at`, which must be a multiple of 8, if the word is `current`. This is one
-    /// atomic operation, sequentially consistent among all processes. Returns `Ok(current)` if it has stored
-    /// `new`, as [`store_u64`](Nvm::store_u64) would.
+    /// If the word at `at` (a multiple of 8) is `current`, replaces it by `new`. This is one atomic
+    /// operation, sequentially consistent among all processes. Returns `Ok(current)` if it has stored `new`,
+    /// as [`store_u64`](Nvm::store_u64) would.
     ///
     /// # Errors
     ///

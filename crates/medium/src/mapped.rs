@@ -170,7 +170,7 @@ impl FileNvm {
         self.slow.load(Ordering::Relaxed) & reasons != 0
     }
 
-    /// Does the extra work of a store that a `SLOW_*` bit requires. Does not store anything.
+    /// Does what the `SLOW_*` bits require before a store. Does not store anything.
     #[cold]
     fn store_slowly(&self, at: u64, len: u64) {
         assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
@@ -361,7 +361,7 @@ impl Nvm for FileNvm {
     }
 
     fn next_data(&self, at: u64) -> u64 {
-        // Search for data only if the file must have holes.
+        // Search for data only if the file has holes: then it has fewer blocks than its size needs.
         let sparse = rustix::fs::fstat(&*self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
         if !sparse || at >= self.len() {
             return at;
@@ -615,8 +615,8 @@ pub(crate) fn map_shared(
 }
 
 /// Maps `bytes` of a file from byte `at` on, shared with all processes, for a caller that uses only a few of
-/// the pages. This tells the kernel not to read ahead. In a file that was never written, reading ahead would
-/// cost a short-lived process more than everything else that the process does with the file.
+/// the pages. Tells the kernel not to read ahead. In a file that was never written, reading ahead would cost
+/// a short-lived process more than everything else that the process does with the file.
 pub(crate) fn map_sparse(
     file: &File,
     at: u64,
@@ -625,7 +625,7 @@ pub(crate) fn map_sparse(
 ) -> Result<NonNull<u8>, MediumError> {
     let base = map(file, at, bytes, protection, MapFlags::SHARED);
     let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
-    // Ignore a refusal of the advice, because the kernel then only reads ahead.
+    // Ignore an error. It only means that the kernel reads ahead.
     // SAFETY: the advice concerns the whole mapping made above, and does not change its content.
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
     Ok(base)
@@ -660,8 +660,8 @@ pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumE
     Ok(())
 }
 
-/// Returns whether this error means that the kernel refuses direct access. Kernels without `MAP_SYNC` return
-/// another error than kernels with it.
+/// Returns whether this error means that the kernel refuses direct access. Kernels that do not know
+/// `MAP_SYNC` return a different error.
 pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
 }

@@ -63,15 +63,15 @@ impl ProcessId {
 
 /// The address of the first word of the page that the kernel clears in a child. Null before the first use.
 static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
-/// Whether the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
-/// instead of reading the page.
+/// Whether the kernel cannot clear the page in a child. The code then asks the kernel for the pid each time,
+/// and clears the page itself when the pid has changed.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
-/// The highest number that this process or a process that it was forked from has used as its own. A child
+/// The highest number taken so far, by this process or by a process from which it was forked. A child
 /// inherits this value, and takes the next number for itself. So a child's number is larger than its
 /// parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The pid of the process that has the number in the page. [`look_closely`] uses this pid only if the kernel
-/// does not clear the page.
+/// The pid of the process whose number is in the page. [`look_closely`] uses this pid only if the kernel does
+/// not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
@@ -293,7 +293,8 @@ unsafe fn unshare(base: *mut libc::c_void) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: the kernel chooses the address of the new mapping. This code then copies the old mapping into
     // it, and moves it over the old mapping, which the caller permits. Another process may store into the old
-    // mapping during the copying, so the copy may have half of a store, but nothing relies on such stores.
+    // mapping at the same time, so the copy may have only a part of such a store. Nothing relies on these
+    // stores.
     unsafe {
         let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
         if copy != libc::MAP_FAILED {
@@ -326,13 +327,13 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
 /// A file whose locks belong to this process. A child closes the descriptor that it inherits.
 ///
 /// The last handle of an open file releases the file's locks before it closes the file. Closing the file is
-/// not enough if another thread is just starting a process (`posix_spawn`, `vfork`). Until it executes its
-/// program, that process has the descriptors too, and no fork handler closes them in it.
+/// not enough if another thread is just starting a process (`posix_spawn`, `vfork`). Until the new process
+/// executes its program, it has the descriptors too, and no fork handler closes them.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
     process: ProcessId,
-    /// The count of handles, which all handles of one open file share. `None` after the drop.
+    /// Counts the handles of one open file, all of which share this value. `None` after the drop.
     handles: Option<Arc<()>>,
 }
 
@@ -568,8 +569,8 @@ impl Gate {
         self.inside.fetch_sub(1, Ordering::Release);
     }
 
-    /// Waits until no thread does such work, and then keeps threads from beginning it. Does only what a fork
-    /// handler may do.
+    /// Before a fork: waits until no thread is inside the gate, and then keeps threads from entering. Does
+    /// only what a fork handler may do.
     fn before_fork(&self) {
         for _ in 0..self.patience {
             if self.inside.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -579,12 +580,12 @@ impl Gate {
         }
     }
 
-    /// Lets threads begin such work again, in the parent.
+    /// After a fork, in the parent: lets threads enter the gate again.
     fn after_fork(&self) {
         let _ = self.inside.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Lets threads begin such work in the child, where the parent's other threads do not exist.
+    /// After a fork, in the child: lets threads enter the gate. The parent's other threads do not exist here.
     fn after_fork_in_child(&self) {
         self.inside.store(0, Ordering::Release);
     }

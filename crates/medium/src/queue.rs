@@ -14,8 +14,9 @@ pub(crate) struct WriteQueue {
 }
 
 impl WriteQueue {
-    /// Puts lines into a queue that has room for `depth` lines. Each line takes `service` to reach the
-    /// memory. Returns the time from `now` until the last of these lines can enter the queue.
+    /// Puts lines into a queue that has room for `depth` lines. Each line reaches the memory `service` after
+    /// it has entered the queue. Returns the time from `now` until the last of these lines can enter the
+    /// queue.
     pub(crate) fn put(&mut self, now: u64, lines: u64, service: u64, depth: u32) -> u64 {
         let room = depth.max(1) as usize;
         let mut entered = now;

@@ -1,4 +1,4 @@
-//! Writing past the page cache, and the alignment that this requires.
+//! Direct I/O, which bypasses the page cache, and the alignment that it requires.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ pub enum Access {
     /// The way that a probe chooses for this device.
     #[default]
     Auto,
-    /// Past the page cache (`O_DIRECT`).
+    /// With direct I/O, which bypasses the page cache (`O_DIRECT`).
     Direct,
     /// Through the page cache.
     Buffered,
@@ -28,7 +28,7 @@ pub enum Access {
 pub(super) const LARGEST_SECTOR: u32 = 4096;
 pub(super) const SMALLEST_SECTOR: u32 = 512;
 
-/// A second descriptor of the file, which bypasses the page cache.
+/// A second descriptor of the file, for I/O that bypasses the page cache.
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) file: File,

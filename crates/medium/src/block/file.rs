@@ -34,7 +34,7 @@ pub struct BlockOptions {
 const STEP: u64 = 1 << 20;
 /// A file of blocks.
 ///
-/// Reads of a few blocks go through the page cache. Large reads, and all writes but those of
+/// Reads of a few blocks go through the page cache. Large reads, and all writes except those of
 /// [`Block::write_later`], bypass the page cache if [`BlockOptions::access`] and the file system allow direct
 /// I/O. Local file systems keep cached and direct I/O coherent. Without direct I/O, a block is written with
 /// `pwrite` and made durable with `fdatasync`.
@@ -54,7 +54,7 @@ const STEP: u64 = 1 << 20;
 ///
 /// A preallocation that fails gives back the space that it took. If the file system can reserve space, the
 /// preallocation reserves all of it before the length grows. So other processes do not see a length that is
-/// reduced later. On a file system that cannot reserve space, they may see that.
+/// reduced later. On a file system that cannot reserve space, they may see such a length.
 #[derive(Debug)]
 pub struct FileBlock {
     file: OwnFile,
@@ -131,8 +131,8 @@ fn write_fully(
     Ok(())
 }
 
-/// Fills `blocks` with the bytes of the file from `at` on. Reads at least the first `end` bytes of `blocks`.
-/// Returns `false` if that fails. Each call begins at a multiple of `unit` bytes.
+/// Reads the file from `at` on into `blocks`, at least into its first `end` bytes. Returns `false` if that
+/// fails. Each call begins at a multiple of `unit` bytes.
 fn read_blocks(file: &File, unit: usize, at: u64, blocks: &mut [u8], end: usize) -> bool {
     let mut done = 0;
     while done < end {
@@ -233,7 +233,7 @@ impl FileBlock {
         Ok(it)
     }
 
-    /// Calls `work` with the descriptor through which blocks are written, the alignment in bytes that it
+    /// Calls `work` with the descriptor for writing blocks, the alignment in bytes that this descriptor
     /// requires, and the blocks in suitably aligned memory.
     fn through<T>(&self, blocks: &[u8], work: impl FnOnce(&File, usize, &[u8]) -> T) -> T {
         let Some(direct) = &self.direct else { return work(&self.file, 1, blocks) };
@@ -408,8 +408,7 @@ impl Block for FileBlock {
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
             let extended = self.extend(length, len);
             if extended.is_err() {
-                // Give the space back, because a file that cannot hold the log should not hold the space
-                // either.
+                // Give the space back, because a file that is too short for the log has no use for it.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -510,7 +509,7 @@ impl Block for FileBlock {
     fn will_read(&self, at: u64, len: u64) {
         // A length of 0 would mean the rest of the file.
         if let Some(len) = NonZeroU64::new(len) {
-            // Ignore an error, because the bytes are then only read when they are needed.
+            // Ignore an error. It only means that the kernel does not fetch the bytes in advance.
             let _ = rustix::fs::fadvise(&self.file, at, Some(len), Advice::WillNeed);
         }
     }

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use crate::MediumError;
 
-/// File systems on which two machines or processes may have the same file, without sharing its memory mapping
-/// or its locks. The names are those in `/proc/self/mountinfo`.
+/// File systems on which two processes, perhaps on two machines, may open the same file but not share its
+/// locks or its memory mappings. The names are those in `/proc/self/mountinfo`.
 const REFUSED: [&str; 12] =
     ["nfs", "nfs4", "9p", "virtiofs", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "ncpfs", "coda"];
 /// File systems that lose everything at a power loss.
@@ -22,8 +22,8 @@ const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
 const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
 /// Mount options (of any file system) with which a sync returns while the data is still in the disk's cache.
 const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
-/// The types that `statfs` reports for file systems that do not share their type with others. This list is
-/// used only if the list of mounts has no entry for the path.
+/// The types that `statfs` reports, as far as each stands for only one file system. This list is used only if
+/// the list of mounts has no entry for the path.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
     (0x0102_1997, "9p"),
@@ -69,8 +69,8 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
     let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
     // If an earlier call has examined this mount, use its result, because reading the list of mounts takes
-    // longer than all other work of an open. But if the type is FUSE, always read the list, because different
-    // file systems have that type.
+    // longer than everything else that an open does. But if the type is FUSE, always read the list, because
+    // different file systems have that type.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
         return Ok(found.clone());
@@ -146,9 +146,8 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
     })
 }
 
-/// The fields that this module uses of a line in the list of mounts. A line reads `36 35 98:0 /mnt1 /mnt2
-/// rw,noatime master:1
-/// - ext3 /dev/root rw,errors=continue`.
+/// The fields that this module uses of a line in the list of mounts. An example of a line:
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed<'a> {
     number: u64,

@@ -9,7 +9,7 @@ use super::sysfs;
 /// What makes a write with the flag `RWF_DSYNC` durable. With this flag, a write is durable when it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fua {
-    /// The device writes the data past its cache (forced unit access, FUA). No flush is needed.
+    /// The write bypasses the device's cache (forced unit access, FUA). No flush is needed.
     Device,
     /// The device has no FUA. So the kernel emulates it: after the write it flushes the device's whole cache,
     /// as with [`Durability::Full`](super::Durability::Full).

@@ -44,7 +44,7 @@ pub enum Durability {
 /// after it, and subtract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
-    /// The number of calls that wrote.
+    /// The number of write calls.
     pub writes: u64,
     /// The number of bytes written, except those of preallocation.
     pub written_bytes: u64,
@@ -168,9 +168,9 @@ pub trait Block: Send + Sync + fmt::Debug {
     fn will_read(&self, _at: u64, _len: u64) {}
 
     /// Returns the first range from `at` on that may hold something other than zeros. The range ends where
-    /// the next bytes are known to be zeros. So searching a sparse file takes only as long as its data
-    /// requires. Returns an empty range at [`len`](Block::len) if only zeros follow, and everything from `at`
-    /// on if the medium cannot tell.
+    /// the next bytes are known to be zeros. So a caller can skip the holes of a sparse file. Returns an
+    /// empty range at [`len`](Block::len) if only zeros follow, and everything from `at` on if the medium
+    /// cannot tell.
     ///
     /// # Errors
     /// An error of the file system.
@@ -185,7 +185,7 @@ pub trait Block: Send + Sync + fmt::Debug {
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError>;
 
     /// Writes whole blocks and makes them as durable as `durability` says. With [`Durability::Full`],
-    /// everything that was written earlier is durable too. With the other values it is not.
+    /// everything that was written earlier is durable too. The other values do not promise this.
     ///
     /// # Errors
     /// As [`write`](Block::write) and [`flush`](Block::flush).
@@ -203,7 +203,7 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// Returns what survives once [`flush`](Block::flush) has returned.
     fn guarantee(&self) -> Guarantee;
 
-    /// Returns whether a write that has returned has reached the device, so that it survives a crash of the
+    /// Returns whether a write has reached the device by the time it returns, and so survives a crash of the
     /// system. Returns `false` if writes go through the page cache.
     fn writes_reach_device(&self) -> bool {
         false
@@ -214,7 +214,7 @@ pub trait Block: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Returns one line for people: how blocks are transferred to the device, and why in that way.
+    /// Returns one line for people: how blocks are transferred to the device, and the reason for this choice.
     fn describe(&self) -> String;
 }
 

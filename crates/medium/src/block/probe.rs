@@ -90,7 +90,7 @@ fn measure(dir: &Path) -> Option<Times> {
     let mut large = Way::new(4096);
     let mut dsync = Way::new(4096);
     let mut small = Way::new(512);
-    // Measure the ways in turn, so that other load on the device slows down all of them.
+    // Measure the ways in turn, so that other load on the device slows them all down equally.
     for round in 0..ROUNDS {
         if round > 0 && start.elapsed() > PATIENCE {
             break;

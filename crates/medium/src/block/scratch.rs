@@ -1,4 +1,4 @@
-//! Files for experiments, which are gone after they are closed.
+//! Files for experiments. They are gone when they are closed.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -136,7 +136,7 @@ fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
                     while growing.load(Ordering::Acquire) || reads == 0 {
                         let last = nvm.len() - 4096;
                         nvm.read(last, &mut page);
-                        // Bytes that have storage, but into which nothing was stored yet, are zeros.
+                        // Bytes that have storage are zeros until something is stored there.
                         assert!(page.iter().all(|byte| [0, 7].contains(byte)));
                         nvm.read(0, &mut page);
                         assert_eq!(page, [7; 4096]);

@@ -1,4 +1,4 @@
-//! What a child process finds of its parent's state.
+//! What a child process sees of its parent's state.
 
 use super::*;
 

@@ -218,8 +218,8 @@ impl FileSegment {
         Ok(stat.st_nlink > 0)
     }
 
-    /// Sets whether the segment that this reader reads is one that processes with a slot are using. Changes
-    /// the locks of the marks that the reader already holds accordingly.
+    /// Records whether processes with a slot are using the segment that this reader reads. Also changes the
+    /// locks of the marks that the reader already holds.
     ///
     /// # Errors
     /// If the kernel refuses this.
@@ -249,8 +249,7 @@ impl FileSegment {
     }
 
     /// Announces that this process uses the log for the purpose `kind`. Other processes may do the same.
-    /// Returns `false` if another process has made itself the only one with this purpose
-    /// ([`Self::take_use`]).
+    /// Returns `false` if another process has reserved this purpose for itself ([`Self::take_use`]).
     ///
     /// # Errors
     /// If the kernel does not report this.

@@ -7,7 +7,7 @@ use super::Segment;
 use crate::MediumError;
 
 /// A segment that only one process uses, for tests and for inspecting a log without joining the processes
-/// that use the log. Every slot but the first is free.
+/// that use the log. All slots except the first are free.
 #[derive(Debug)]
 pub struct LocalSegment {
     bytes: Mutex<Vec<u8>>,

@@ -90,7 +90,7 @@ pub fn clear(file: &File, at: i64) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Returns whether another open file description than this file's has a lock on one of these `count` bytes.
+/// Returns whether an open file description other than this file's has a lock on one of these `count` bytes.
 ///
 /// # Errors
 /// If the kernel does not report this.

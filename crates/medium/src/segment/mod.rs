@@ -63,15 +63,15 @@ pub trait Segment: Send + Sync {
     /// Sets these bits of the word. Returns the previous value.
     fn fetch_or(&self, at: u64, bits: u64) -> u64;
 
-    /// Clears all bits of the word but these. Returns the previous value.
+    /// Clears all bits of the word except these. Returns the previous value.
     fn fetch_and(&self, at: u64, bits: u64) -> u64;
 
     /// Adds to the word, wrapping. Returns the previous value.
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
-    /// Returns the `count` words from byte `base` on, if each operation above is just one instruction on a
-    /// word of memory. Returns an empty slice if that is not so, because this process may only read, or
-    /// because this kind of segment does more in an operation. [`Words`] works in both cases.
+    /// Returns the `count` words from byte `base` on, if each operation above is a single instruction on
+    /// memory. Otherwise returns an empty slice: this process may only read, or this kind of segment does
+    /// more in an operation. [`Words`] works in both cases.
     fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
         &[]
     }
@@ -82,10 +82,10 @@ pub trait Segment: Send + Sync {
     /// Copies bytes to the segment.
     fn write(&self, at: u64, bytes: &[u8]);
 
-    /// Orders copies of bytes (`read`, `write`) and operations on words. What comes before the fence is done
-    /// before what comes after it, if one of the two is a copy and the other an operation on a word. Without
-    /// a fence, there is an order only between a process that stores a word and a process that loads the
-    /// stored value.
+    /// Orders copies of bytes (`read`, `write`) against operations on words: a copy before the fence happens
+    /// before any operation on a word after it, and an operation before the fence happens before any copy
+    /// after it. Without a fence, there is an order only between a process that stores a word and a process
+    /// that loads the stored value.
     fn fence(&self) {
         std::sync::atomic::fence(Ordering::AcqRel);
     }
@@ -128,7 +128,7 @@ pub trait Segment: Send + Sync {
     }
 
     /// Returns whether an outside reader holds one of the `count` marks from `first` on. If a reader takes
-    /// its mark only after this call has looked, the reader sees everything that this process stored in words
+    /// its mark too late for this call to see, that reader sees everything that this process stored in words
     /// before the call.
     ///
     /// # Errors
@@ -137,10 +137,9 @@ pub trait Segment: Send + Sync {
         Ok(false)
     }
 
-    /// Takes a mark for this process, which is an outside reader, so that other processes notice it. If
-    /// another process has looked for marks before this one was taken, and so has not noticed it, this reader
-    /// now sees everything that the other process stored in words before it looked. Returns `false` if the
-    /// mark cannot be taken.
+    /// Takes a mark, which tells other processes that this process, an outside reader, is reading. If another
+    /// process checked for marks too early to see this one, this reader sees everything that the other
+    /// process stored in words before that check. Returns `false` if the mark cannot be taken.
     ///
     /// # Errors
     /// If the kernel does not report this.

@@ -10,11 +10,11 @@ use super::Segment;
 
 /// A range of a segment's words. The address of the range is found and checked only once.
 ///
-/// Each operation does the same as the operation of that name of [`Segment`], and is sequentially consistent.
-/// Positions are in bytes, counted from the first of these words. If [`Segment::words`] has returned the
-/// words, an operation takes one comparison and one instruction on memory. Otherwise this type calls the
-/// segment's operation. So a simulated segment sees every operation, and can decide which process continues
-/// and what that process sees.
+/// Each operation does the same as the method of [`Segment`] with the same name, and is sequentially
+/// consistent. Positions are in bytes, counted from the first of these words. If [`Segment::words`] has
+/// returned the words, an operation takes one comparison and one instruction on memory. Otherwise this type
+/// calls the segment's operation. So a simulated segment sees every operation, and can decide which process
+/// continues and what that process sees.
 ///
 /// # Panics
 ///
@@ -102,7 +102,7 @@ impl Words {
         }
     }
 
-    /// Clears all bits of the word but these. Returns the previous value.
+    /// Clears all bits of the word except these. Returns the previous value.
     #[inline]
     pub fn fetch_and(&self, at: u64, bits: u64) -> u64 {
         match self.word(at) {

@@ -239,7 +239,7 @@ fn what_is_reserved_reads_as_zeros_and_is_not_written() {
 #[test]
 fn what_a_crash_cut_short_is_preallocated_again() {
     let dir = temporary();
-    // Simulates a crash: blocks are reserved beyond the length, and the length is odd.
+    // Simulates a crash: blocks are reserved beyond the length, and the length is not a multiple of `STEP`.
     let file = create(&dir.path().join("log"));
     let _ = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20);
     file.write_all_at(&[0; 12288], 0).unwrap();
@@ -330,8 +330,9 @@ fn large_reads_find_the_same_at_every_place_and_into_any_memory() {
             word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
         }
         block.write_durably(0, written.as_slice(), Durability::Full).unwrap();
-        // The first read is aligned in the file and in memory, so it needs no copy. The next reads are
-        // aligned in one of the two, and in neither. The last read has a length that is not aligned.
+        // The first read is aligned in the file and in memory, so it needs no copy. The second is aligned
+        // only in the file, the third only in memory, and the fourth in neither. The last read has a length
+        // that is not aligned.
         for (at, shift, len) in [
             (4096, 0, 32 * 4096),
             (4096, 3, 32 * 4096),

@@ -207,8 +207,7 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
     assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
-    // This copy of the descriptor stands for the copy that a process has between its start and the execution
-    // of its program.
+    // This copy of the descriptor stands for the one that a new process has until it executes its program.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
     assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());
