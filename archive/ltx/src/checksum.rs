@@ -1,5 +1,5 @@
-//! The checksum of the LTX format, CRC-64/GO-ISO with the highest bit set. It exists for a file and for a
-//! whole database.
+//! The checksum of the LTX format: CRC-64/GO-ISO with the highest bit set. An LTX file states the checksum of
+//! its own bytes, and may also state that of the whole database.
 
 use std::io::{self, Read};
 
@@ -12,7 +12,7 @@ pub const CHECKSUM_FLAG: u64 = 1 << 63;
 
 static CRC: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_GO_ISO);
 
-/// The checksum of the bytes that were added to it.
+/// Computes the checksum of the bytes that the caller adds.
 pub struct Checksum(Digest<'static, u64, Table<16>>);
 
 impl Checksum {
@@ -61,7 +61,7 @@ impl DatabaseChecksum {
     }
 }
 
-/// Returns the checksum of a whole database, in the form that the trailer of an LTX file has.
+/// Returns the checksum of a whole database. An LTX file states this number in its trailer.
 ///
 /// # Errors
 ///

@@ -31,8 +31,8 @@ pub struct Summary {
 pub struct Decoder<R> {
     input: Input<R>,
     header: Header,
-    /// The checksum and the length in bytes of the index that the frames read so far must have. The decoder compares
-    /// the index in the file with these two values, so it keeps no index in memory.
+    /// The checksum and the length in bytes that the file's index must have, according to the frames read so far. The
+    /// decoder compares the index with these two values, so it need not keep the index in memory.
     index: Checksum,
     index_bytes: u64,
     pages: u32,

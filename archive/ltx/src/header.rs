@@ -25,7 +25,8 @@ const WAL_SALT2: usize = 68;
 const NODE_ID: usize = 72;
 const RESERVED: usize = 80;
 
-/// What a file says about itself. In the file, numbers are big-endian. The default header names no log and no node.
+/// What a file says about itself. In the file, numbers are big-endian. In the default header, the log and the node are
+/// not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Header {
     /// The page size in bytes: a power of two from 512 to 65,536.
@@ -41,11 +42,12 @@ pub struct Header {
     /// The checksum of the database before the file's first transaction, if the file has checksums of the database; 0
     /// in a snapshot.
     pub pre_checksum: Option<u64>,
-    /// The position after the last transaction, in the log that the transactions come from; 0 if it is not known.
+    /// The position after the last transaction in the *source log*, from which the transactions come; 0 if it is not
+    /// known.
     pub wal_offset: u64,
-    /// How much of that log the file covers, in the unit of `wal_offset`; 0 if it is not known.
+    /// How much of the source log the file covers, in the unit of `wal_offset`; 0 if it is not known.
     pub wal_size: u64,
-    /// The identity of that log; 0 if `wal_offset` is 0.
+    /// The identity of the source log; 0 if `wal_offset` is 0.
     pub wal_salt: [u32; 2],
     /// The node that made the file; 0 if it is not known.
     pub node_id: u64,

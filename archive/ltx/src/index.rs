@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// When the entries in memory are this long, in bytes, they go to a temporary file. The index of some 400,000 pages is
-/// this long.
+/// The limit for the entries in memory, in bytes. At this limit they go to a temporary file. The entries of some
+/// 400,000 pages have this length.
 const IN_MEMORY: usize = 4 << 20;
 
 /// The length of the longest entry in bytes: three numbers of at most ten bytes.

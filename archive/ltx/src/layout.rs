@@ -1,4 +1,4 @@
-//! Sizes and flags of the format, and the number of the page that no file has.
+//! Sizes and flags of the format, and the number of the lock page, which no file contains.
 
 /// The bytes with which every file begins.
 pub const MAGIC: [u8; 4] = *b"LTX1";

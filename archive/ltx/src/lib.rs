@@ -1,13 +1,13 @@
 //! LTX files, version 3. A file has the pages that some transactions of a SQLite database have changed.
 //!
 //! A file has a [`Header`], one frame for each page in ascending order, an index of the frames, and a checksum of
-//! everything. A file whose first transaction is 1 is a *snapshot*: it has every page of the database. This crate
-//! uses no network, and does not know where a file is kept.
+//! everything. A file whose first transaction is 1 is a *snapshot*: it has every page of the database. This crate uses
+//! no network, and leaves it to the caller where to store a file.
 //!
-//! [`Encoder`] writes the same bytes for the same pages, so that a repeated upload finds equal bytes in the store.
-//! [`Decoder`] reads bytes that nobody has checked. It refuses a file that contradicts itself, and never panics
-//! (invariant 12). Whatever numbers the file has, the decoder allocates no more than a few pages of the largest size.
-//! Encoder and decoder each keep at most a few MiB in memory, however many pages the file has.
+//! [`Encoder`] always writes the same bytes for the same pages. So an upload can be repeated: if the store has the
+//! object already, its bytes are equal. [`Decoder`] accepts untrusted input. It refuses a file that contradicts itself,
+//! and never panics (invariant 12). Whatever numbers the file has, the decoder allocates no more than a few pages of
+//! the largest size. Encoder and decoder each keep at most a few MiB in memory, however many pages the file has.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Merges several consecutive files into one file. If other files group the same transactions differently, the result
-//! is the same (invariant 69).
+//! Merges several consecutive files into one file. The result does not depend on how the transactions were divided into
+//! files (invariant 69).
 
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
@@ -13,12 +13,12 @@ use super::layout::lock_page;
 /// One of the files to merge (a *member*), and the next page to read from it.
 struct Member<R> {
     decoder: Decoder<R>,
-    /// The number of the next page that the file has. `page` holds its image.
+    /// The number of the next page in the file; `None` after the last page. `page` holds the page's image.
     held: Option<u32>,
     page: Vec<u8>,
-    /// The pages that this member's transactions add at the end of the database. The range begins at the first such
-    /// page that the merge has not passed yet. If the member has no image of an added page, the merge writes zeros.
-    /// Otherwise the page would get an older image from an earlier member.
+    /// The pages that this member's transactions added at the end of the database, except those that the merge has
+    /// already passed. If the file has no image of such a page, the merge writes zeros. Otherwise the page would get an
+    /// older image from an earlier member.
     grown: RangeInclusive<u32>,
 }
 
@@ -33,7 +33,7 @@ impl<R: Read> Member<R> {
         self.held.into_iter().chain(grown).min()
     }
 
-    /// Moves on to the next page, if the member's next page is `page`.
+    /// Skips `page`, if it is the member's next page.
     fn pass(&mut self, page: u32) -> Result<(), LtxError> {
         if self.grown.start() == &page {
             self.grown.next();
@@ -42,10 +42,11 @@ impl<R: Read> Member<R> {
     }
 }
 
-/// Writes one file with the transactions of all members. The members are in order of their transactions, and neighbours
-/// may overlap. The new file gets each page from the last member that has the page. It gets the header of the last
-/// member, but the first transaction of the first member. In memory this function keeps one page and one buffer for
-/// each member. After an error the caller must not use the file.
+/// Writes one file with the transactions of all members. The members are in the order of their transactions. The
+/// transactions of two neighbours may overlap. If several members have an image of a page, the new file gets the image
+/// of the last one. The new header is that of the last member, except that it names the first transaction of the first
+/// member. In memory this function keeps one page and one buffer for each member. After an error the caller must not
+/// use the file.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The decoder finds damage wherever it is.
+//! Checks that the decoder finds damage in every part of a file.
 
 use duralite_ltx::Header;
 
@@ -40,8 +40,8 @@ fn each_byte_that_is_missing_or_too_much_is_found() {
             assert!(error.is_damage(), "{len}: {error}");
             let mut shorter = file.clone();
             shorter.remove(len);
-            // If several equal bytes stand in a row and one of them is missing, nobody can tell which one. But the
-            // decoder has to notice that a byte is missing.
+            // If one of several equal bytes in a row is missing, nobody can tell which one. But the decoder has to
+            // notice that a byte is missing.
             assert!(decode(&shorter).is_err(), "{len}");
         }
         let longer = [&file[..], &[0]].concat();

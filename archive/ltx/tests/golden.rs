@@ -41,8 +41,7 @@ fn a_file_of_another_program_is_read() {
     pages.iter().for_each(|(number, bytes)| checksum.add(*number, bytes));
     assert_eq!(summary.post_checksum, Some(checksum.value()));
     assert!(pages[0].1.starts_with(b"SQLite format 3\0"));
-    // The decoder refuses a file if the database has another checksum than the file says, even if all other bytes are
-    // right.
+    // Even if all other bytes are right, the decoder refuses a file that states a wrong checksum of the database.
     let mut other = bytes.clone();
     let at = other.len() - 9;
     other[at] ^= 1;

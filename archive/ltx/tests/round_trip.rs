@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::common::{Page, decode, encode, header, pages};
 
-/// Returns headers of a database with `commit` pages. The first transaction of each file is `min`.
+/// Generates the headers of files of a database with `commit` pages. The first transaction of each file is
+/// `min`.
 fn headers(
     min: impl Strategy<Value = u64>,
     commit: impl Strategy<Value = u32>,
@@ -85,7 +86,7 @@ proptest! {
     }
 }
 
-/// The index of a file with so many pages goes to a temporary file.
+/// With this many pages, the index goes to a temporary file.
 #[test]
 fn a_file_with_very_many_pages_comes_back() {
     let count = 500_000;

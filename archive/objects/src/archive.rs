@@ -136,14 +136,14 @@ impl Archive {
         Replica { prefix: self.key_of(&format!("g{generation}")), layout: self.layout }
     }
 
-    /// Returns a replica whose prefix is the archive's own prefix. An archive that Litestream made has its objects
-    /// there, because it has no generations.
+    /// Returns a replica with the archive's own prefix. Litestream's archives have no generations, so their objects are
+    /// directly below that prefix.
     #[must_use]
     pub fn as_replica(&self) -> Replica {
         Replica { prefix: self.prefix.clone(), layout: self.layout }
     }
 
-    /// Returns the records that exist, in the order of their names.
+    /// Returns the keys of all claims and start records in the archive, sorted by name.
     ///
     /// # Errors
     ///
@@ -283,8 +283,8 @@ impl Archive {
         }
     }
 
-    /// Sets the modification time of an object's file, if the store is a directory. Litestream takes it for the time of
-    /// the object's last transaction.
+    /// If the store is a directory, sets the modification time of an object's file. Litestream interprets it as the
+    /// time of the object's last transaction.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! Which states of a database a restore can make from the objects of a replica, and which objects it needs for each.
 //!
-//! A state is identified by its last transaction. It can be restored if an object ends with that transaction and begins
-//! with transaction 1, or no later than directly after another state that can be restored. The object may also begin
-//! earlier and repeat transactions that are already applied: it has the newest image of each of its pages.
+//! A state is identified by its last transaction. An object leads to the state after its own last transaction. A
+//! restore can use the object if it begins with transaction 1, or if a restore can first make a state to which the
+//! object adds without a gap. The object may repeat transactions of that state, because it has the newest image of each
+//! of its pages.
 
 use super::keys::{Object, SNAPSHOTS};
 
@@ -11,7 +12,7 @@ use super::keys::{Object, SNAPSHOTS};
 pub struct Chain {
     /// The objects, sorted by their last transactions.
     objects: Vec<Object>,
-    /// A state that can be restored without these objects. The objects may continue it.
+    /// A state that a restore can make without these objects. They may add transactions to it.
     seed: Option<u64>,
     /// The states that can be restored, including the seed, in ascending order.
     states: Vec<u64>,
@@ -27,8 +28,8 @@ pub struct Missing {
 }
 
 impl Chain {
-    /// Makes a chain of the objects whose transactions are all below `limit`. The objects may also continue the state
-    /// `seed`, which can be restored without them.
+    /// Makes a chain of the objects whose transactions are all below `limit`. A restore can make the state `seed`
+    /// without these objects, and then apply objects to it.
     pub fn new(objects: &[Object], limit: Option<u64>, seed: Option<u64>) -> Self {
         let counts = |object: &&Object| limit.is_none_or(|limit| object.max < limit);
         let mut objects: Vec<Object> = objects.iter().filter(counts).copied().collect();
@@ -76,8 +77,8 @@ impl Chain {
         self.objects[from..].iter().filter(follows).min_by_key(|object| (object.max, object.level))
     }
 
-    /// Returns the transactions that are missing between the newest state and later objects. Before the newest state
-    /// there is no gap to report: if pruning has deleted objects there, a restore can only reach fewer states.
+    /// Returns the transactions that are missing between the newest state and later objects. Ignores gaps before the
+    /// newest state: there, pruning may have deleted objects, and this only leaves fewer states to restore.
     pub fn missing(&self) -> Vec<Missing> {
         let mut end = self.states.last().copied().unwrap_or(0);
         let mut beyond: Vec<&Object> = self.objects.iter().filter(|object| object.max > end).collect();
@@ -93,8 +94,8 @@ impl Chain {
         missing
     }
 
-    /// Returns the objects that make `state`, in the order in which a restore applies them. The flag says whether the
-    /// restore makes the seed first. The caller passes only a state that can be restored.
+    /// Returns the objects that make `state`, in the order in which a restore applies them. The returned flag says
+    /// whether the restore must first make the state `seed`. `state` must be one of the states that can be restored.
     pub fn objects_of(&self, state: u64) -> (bool, Vec<Object>) {
         let until = &self.objects[..self.objects.partition_point(|object| object.max <= state)];
         let snapshot = until

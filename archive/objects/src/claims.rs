@@ -37,8 +37,8 @@ pub struct Inherited {
     pub parent: Generation,
     /// The last transaction that can be restored.
     pub end: u64,
-    /// The objects that make the database after that transaction. If one of them is gone when the primary fetches it,
-    /// [`Archive::plan`] for the same transaction returns other objects.
+    /// The objects that make the database after that transaction. If the store has deleted one of them before the
+    /// primary fetches it, the primary asks [`Archive::plan`] for other objects that lead to the same transaction.
     pub plan: Plan,
 }
 
@@ -60,8 +60,8 @@ pub struct Begin {
 pub enum Resumed {
     /// The owner is still the primary.
     Primary(Primary),
-    /// The owner has claimed this generation, which is its newest one, but has not begun it. The owner must not begin
-    /// it any more. It has to claim the next one with [`Archive::claim_after`].
+    /// The owner has claimed this generation, its newest one, but has not begun it. The owner must now give it up, and
+    /// claim the next one with [`Archive::claim_after`].
     Unbegun(Generation),
     /// Another owner has taken a later generation.
     Fenced(Claim),
@@ -183,8 +183,8 @@ impl Archive {
             .ask(|| async {
                 match self.create(key, content.clone().into(), time_ms).await? {
                     Created::Now => Ok(None),
-                    // A store may also answer this while another request for the key is still running. Then nobody can
-                    // read the object yet.
+                    // A store may answer `Before` even while another request to create the object is still running.
+                    // Until that request ends, nobody can read the object.
                     Created::Before => self.get(key).await.map(Some).map_err(ArchiveError::into_temporary),
                 }
             })
@@ -233,8 +233,8 @@ impl Archive {
     ) -> Result<Option<Inherited>, ArchiveError> {
         let list = async || {
             let lineage = owner.retry.ask(|| Lineage::read(self)).await?;
-            // If a later generation has begun, nobody will ever read this one. Besides, somebody may have pruned
-            // objects of earlier generations, although this list still shows them.
+            // If a later generation has begun, no restore will ever use the claimed one. Besides, pruning may have
+            // deleted objects that this listing still shows.
             if let Some(later) = lineage.head().filter(|head| own.is_some_and(|own| own < *head)) {
                 return Err(self.fenced_by(owner, later).await?);
             }

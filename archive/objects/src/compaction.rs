@@ -21,7 +21,7 @@ use super::error::ArchiveError;
 use super::keys::{Object, Replica, SNAPSHOTS};
 use super::primary::Primary;
 
-/// The length of a time span on the levels 1, 2 and 3.
+/// The lengths of the time spans on the levels 1, 2 and 3.
 pub const SPANS: [Duration; 3] =
     [Duration::from_secs(30), Duration::from_secs(300), Duration::from_secs(3600)];
 
@@ -167,10 +167,10 @@ impl Primary {
     }
 }
 
-/// Returns the state with which compaction begins on `level`. The first objects of this level and of the level below
-/// continue that state. It is the generation's base, or, after pruning, the first state that is left. Pruning deletes
-/// every object that ends at or before a certain snapshot, so this snapshot becomes the oldest. If objects are missing
-/// after it or between two objects, the archive has lost them. Compaction does not merge across such a gap.
+/// Returns the state from which compaction starts on `level`: the base of the generation, or, after pruning, the state
+/// before the oldest object that is left on `level` or on the level below. Pruning deletes every object that ends at or
+/// before a certain snapshot. So if objects are missing after the oldest snapshot, the archive has lost them.
+/// Compaction does not merge across such a gap.
 fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     let of_levels = objects.iter().filter(|object| object.level == level || object.level + 1 == level);
     let first = of_levels.map(|object| object.min.saturating_sub(1)).min();
@@ -179,8 +179,8 @@ fn begin(objects: &[Object], level: u8, base: u64) -> u64 {
     first.filter(|first| oldest.is_some_and(|oldest| *first <= oldest)).map_or(base, |first| first.max(base))
 }
 
-/// Returns objects of which the first continues the state `from`, and each further one continues the one before it. If
-/// several objects can come next, takes the one that ends last.
+/// Returns a sequence of objects. The first object continues the state `from`, and each later object continues the one
+/// before it. If several objects can come next, takes the one that ends last.
 fn chain(mut left: Vec<Object>, from: u64) -> Vec<Object> {
     left.sort_unstable_by_key(|object| (object.min, object.max));
     let (mut chain, mut end, mut next) = (Vec::new(), from, 0);

@@ -7,12 +7,12 @@
 
 use super::error::ArchiveError;
 
-/// The largest number of listings until two in a row agree. If two listings do not agree, somebody has pruned the
-/// archive or taken it over in between, and both are rare.
+/// The largest number of listings before this code gives up. Two listings in a row differ only if somebody has pruned
+/// the archive or taken it over in between, and both are rare.
 const LISTS: u32 = 8;
 
-/// Calls `list` until a listing lacks nothing, or lacks the same as the listing before it. `lacks` returns a
-/// description of what a listing lacks, if it lacks something.
+/// Calls `list` until a listing is complete, or until two listings in a row have the same gap. `lacks` describes what a
+/// listing lacks; it returns `None` if the listing is complete.
 ///
 /// # Errors
 ///
@@ -42,8 +42,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs `confirmed` with these listings. A listing with `Some(n)` lacks the transactions from `n` on. Returns the
-    /// result, and the number of listings.
+    /// Runs `confirmed` with these listings, and returns the result and the number of listings. `Some(n)` stands for a
+    /// listing in which all transactions from `n` on are missing.
     fn after(lists: &[Option<u64>]) -> (Option<Result<usize, String>>, usize) {
         let mut listed = 0;
         let list = async || {

@@ -10,15 +10,15 @@ pub enum Rule {
     ListAfterClaim,
     /// A primary looks for another owner's claim on a later generation before it acknowledges.
     Look,
-    /// That look begins only after the uploads have ended.
+    /// A primary begins this look only after the uploads have ended.
     LookAfterUpload,
     /// If a generation does not continue another, its primary acknowledges transactions only once the generation's base
     /// (its first state) is in the archive.
     BaseBeforeAcknowledging,
     /// If an object exists already, a primary treats it as its own only if the contents are equal.
     CompareContents,
-    /// If a generation continues an earlier one, a restore uses only those transactions of the earlier generation that
-    /// the later generation's owner has found.
+    /// If a generation continues an earlier one, a restore ignores transactions of the earlier generation that the
+    /// owner of the later one did not find when it took over.
     EndOfParent,
     /// Compaction and pruning use only acknowledged transactions.
     OnlyAcknowledged,

@@ -53,14 +53,14 @@ pub enum ArchiveError {
         first: u64,
         /// The last transaction that is missing.
         last: u64,
-        /// The last transaction before the gap, up to which a restore is still possible.
+        /// The last transaction before the gap. A restore can still reach this transaction.
         had: Option<u64>,
     },
     /// The archive changed during every listing, so that no two listings agreed.
     #[error("the archive was changed each time while it was listed; try again")]
     Changing,
-    /// The archive has no state that ends with this transaction. Either the transaction is not archived yet, or one
-    /// object has it together with later ones.
+    /// The archive has no object that ends with this transaction. Either the transaction is not archived yet, or it is
+    /// in the middle of an object.
     #[error("the archive has no state after transaction {txid}; {}", instead(*before, *after))]
     NotThere {
         /// The transaction.
@@ -154,7 +154,8 @@ impl ArchiveError {
         matches!(self, Self::Store { source: object_store::Error::NotFound { .. }, .. })
     }
 
-    /// Returns whether the error says that a listing of the archive does not show what the caller looked for.
+    /// Returns whether the error says that something is missing in a listing of the archive. A second listing may show
+    /// it.
     pub(crate) const fn is_lack(&self) -> bool {
         matches!(self, Self::Empty | Self::Gap { .. } | Self::NotThere { .. } | Self::TooEarly { .. })
     }

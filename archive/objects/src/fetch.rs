@@ -18,9 +18,9 @@ use super::plan::Step;
 /// The size of a piece in bytes. It is so large that the time for a request hardly matters, and so small that several
 /// pieces take little memory.
 const PIECE: u64 = 4 << 20;
-/// The number of places in the semaphore that a request for a large piece takes. A request for a small piece takes
-/// fewer, at least one. So several requests for small pieces can run in place of one for a large piece. Such requests
-/// take time but hardly any memory.
+/// The number of permits that a request for a large piece takes from the semaphore. A request for a small piece takes
+/// fewer, at least one. So several small requests can run in place of a large one. Small requests take time but hardly
+/// any memory.
 const PLACES: u64 = 8;
 /// The number of fetched pieces that may wait for the reader. More pieces may be on their way.
 const WAITING: usize = 2;
@@ -65,8 +65,8 @@ pub async fn fetch<T: Send + 'static>(
     let parallel = parallel.max(1);
     let places = &Semaphore::new(parallel * PLACES as usize);
     let fetched = stream::iter(pieces)
-        // The pieces take places of the semaphore in order. So no later piece keeps the piece that the reader needs
-        // next from being fetched.
+        // The pieces take permits in the order in which the reader needs them. So the piece that the reader needs next
+        // never waits for a later one.
         .then(|(step, range)| async move {
             let place = places.acquire_many(places_of(range.end - range.start)).await;
             (step, range, place)
@@ -99,7 +99,7 @@ fn pieces_of(bytes: u64) -> impl Iterator<Item = std::ops::Range<u64>> {
     (0..count).map(move |at| at * PIECE..((at + 1) * PIECE).min(bytes))
 }
 
-/// Returns how many places of the semaphore a piece of `bytes` bytes takes: at least one, and at most [`PLACES`].
+/// Returns how many permits of the semaphore a piece of `bytes` bytes takes: at least one, and at most [`PLACES`].
 fn places_of(bytes: u64) -> u32 {
     bytes.div_ceil(PIECE / PLACES).clamp(1, PLACES) as u32
 }
@@ -109,7 +109,7 @@ pub struct Objects {
     receiver: Receiver<Piece>,
     progress: Progress,
     report: Option<Report>,
-    /// Whether the next pieces belong to an object whose reader stopped before the object's end.
+    /// Whether the next piece belongs to an object that a reader has begun but not read to its end.
     is_within: bool,
 }
 

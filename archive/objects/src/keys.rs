@@ -16,8 +16,8 @@ use duralite_ltx::{file_name, parse_file_name};
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-/// The number of levels. Level 0 has the objects in which primaries upload transactions. The levels above it have
-/// compacted objects.
+/// The number of levels. Primaries upload transactions as objects of level 0. The higher levels have compacted objects
+/// and snapshots.
 pub const LEVELS: u8 = 10;
 /// The level of snapshots.
 pub const SNAPSHOTS: u8 = 9;
@@ -135,7 +135,7 @@ impl Replica {
     }
 }
 
-/// An object of a replica. These are the facts that a listing shows, without a look into the object.
+/// An object of a replica, as a listing shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Object {
     /// The level.

@@ -18,7 +18,7 @@ pub struct Level {
     pub bytes: u64,
 }
 
-/// What an archive has of one generation.
+/// The objects and records of one generation.
 #[derive(Debug, Clone)]
 pub struct Listed {
     /// The generation; `None` if Litestream made the archive.

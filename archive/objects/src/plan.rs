@@ -1,8 +1,8 @@
 //! Decides which objects a restore needs to rebuild the database as it was at a given moment.
 //!
-//! A restore uses only the newest generation with a start record, and the generations from which this one descends. Of
-//! each ancestor it uses only the transactions before the first transaction of the next generation. So it never
-//! restores what a primary has written after it was replaced.
+//! A restore uses only the newest generation with a start record, and this generation's ancestors. Of each ancestor it
+//! uses only the transactions before the first one of the next generation. So if a replaced primary continues to write,
+//! a restore never uses those transactions.
 
 use std::fmt;
 
@@ -240,7 +240,7 @@ impl Lineage {
     }
 
     fn at_txid(&self, txid: u64) -> Result<(usize, u64), ArchiveError> {
-        // If a transaction is before the first state of a generation, it is in the generation's parents.
+        // A transaction before the first state of a generation belongs to one of the generation's ancestors.
         let found = self.links.iter().position(|link| link.base() <= txid);
         let at = found.ok_or(ArchiveError::NotThere { txid, before: None, after: self.oldest() })?;
         let link = &self.links[at];
@@ -272,8 +272,8 @@ impl Lineage {
                 }
             }
             let Some(found) = low.checked_sub(1).map(|newest| states[newest]) else { continue };
-            // If the next object, too, is not later than the wanted time, a restore should apply it. Only a gap before
-            // that object can keep the restore from doing so.
+            // If the next object is not later than `time_ms` either, the restore ought to apply it. If it cannot,
+            // transactions before that object must be missing.
             if let Some(next) = link.chain.first_after(found.max)
                 && link.chain.state_until(next.max) == Some(found.max)
                 && link.time_of(archive, next).await? <= time_ms
@@ -334,7 +334,7 @@ impl Link {
     }
 }
 
-/// Returns the state of the parent that a generation continues.
+/// Returns the state of its parent with which a generation begins.
 fn on_parent(links: &[Link], at: usize) -> u64 {
     let newest = links.get(at + 1).and_then(|parent| parent.chain.states().last().copied());
     let base = links[at].base();

@@ -1,8 +1,8 @@
 //! What the owner of a generation does: it uploads objects, looks for later claims, and acknowledges transactions.
 //!
-//! A primary acknowledges a transaction when the transaction and all earlier ones are in the store, and when a look
-//! that began after that has found no later claim (invariant 66). The primary creates every object. If an object with
-//! the same key exists already, its contents must equal what the primary wants to write (invariant 69).
+//! A primary acknowledges a transaction in two steps. First, the transaction and all earlier ones must be in the store.
+//! Then the primary looks for a later claim, and must find none (invariant 66). The primary creates every object. If an
+//! object with the same key exists already, its contents must equal what the primary wants to write (invariant 69).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -93,8 +93,7 @@ impl Primary {
         self.archive.replica(self.generation())
     }
 
-    /// Returns the newest transaction for which this holds: it is in the store, and so are all earlier ones of the
-    /// generation.
+    /// Returns the last transaction up to which the store has all transactions of the generation.
     #[must_use]
     pub fn uploaded(&self) -> u64 {
         self.state().uploaded
@@ -174,7 +173,7 @@ impl Primary {
     /// [`ArchiveError::Passed`] if this owner itself has made the later claim, in an attempt to start over;
     /// [`ArchiveError::Store`].
     pub async fn acknowledge(&self) -> Result<u64, ArchiveError> {
-        // This look does not acknowledge transactions whose uploads end while it runs.
+        // If an upload ends while this look runs, the look does not acknowledge its transactions.
         let before = self.restorable();
         if keep(Rule::Look) && keep(Rule::LookAfterUpload) {
             self.look().await?;
@@ -202,8 +201,7 @@ impl Primary {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code panics in the middle of a change while it holds the lock, so the state is whole even if the lock is
-        // poisoned.
+        // No code panics between two changes of the state, so the state is consistent even if the lock is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -261,7 +259,7 @@ impl Primary {
         upload: &mut Option<Box<dyn MultipartUpload>>,
     ) -> Result<Vec<Bytes>, ArchiveError> {
         let failed = || ArchiveError::store("uploading", key);
-        // The pieces of a part stay separate. One buffer for the part would be copied while it grows, and take twice
+        // Keep the pieces of a part separate. If they were copied into one growing buffer, the part would take twice
         // the memory.
         let (mut part, mut bytes, mut parts) = (Vec::new(), 0, 0);
         while let Some(piece) = content.try_next().await? {

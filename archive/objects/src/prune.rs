@@ -1,10 +1,10 @@
 //! Pruning deletes the objects that no restore of a kept moment needs.
 //!
-//! Pruning decides from a settled line of generations (`settled.rs`). Everything in a settled line is also in the line
-//! of every later primary, so no later primary needs an object that this line does not need (invariant 74). An object
-//! becomes unnecessary when an object of a higher level or a later snapshot replaces it. After that it never becomes
-//! necessary again, so its deletion may reach the store at any time. Every policy keeps the first snapshot of each day.
-//! So if programs prune with two different policies, neither deletes a snapshot that the other relies on.
+//! Pruning relies on a settled listing of the archive (`settled.rs`): every later primary inherits everything in this
+//! listing. So if this listing does not need an object, no later primary needs it (invariant 74). An object becomes
+//! unnecessary when an object of a higher level or a later snapshot replaces it. It never becomes necessary again, so
+//! its deletion may reach the store at any time. Every policy keeps the first snapshot of each day. So if programs
+//! prune with two different policies, neither deletes a snapshot that the other relies on.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,14 +22,14 @@ use super::retry::Retry;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// What pruning keeps. An age counts back from the time of the newest transaction in the archive. If that time is in
-/// the future, it counts back from now.
+/// What pruning keeps. Ages are measured from the time of the newest transaction in the archive, or from the present
+/// time if that is earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// The greatest age of a moment that can still be restored.
+    /// Moments up to this age can still be restored.
     pub keep: Duration,
-    /// A transaction of at most this age can be the last one of a restore. Of older transactions, only the last one of
-    /// each span of 30 seconds can be the last one of a restore.
+    /// Up to this age, a restore can end with any single transaction. Before that, it can end only with the last
+    /// transaction of each span of 30 seconds.
     pub transactions: Duration,
 }
 
@@ -129,8 +129,8 @@ impl Archive {
         Ok(pruned)
     }
 
-    /// Checks that a restore can still reach the state after each object that stays. So a mistake in pruning cannot
-    /// delete the last objects that lead to a kept moment.
+    /// Checks that the deletion loses no state that a remaining object ends with. If a restore could make such a state
+    /// before, it still can. So a mistake in pruning cannot delete the last objects that lead to a kept moment.
     fn check(&self, lineage: &Lineage, pruned: &Pruned) -> Result<(), ArchiveError> {
         let keys: BTreeSet<Path> =
             pruned.objects.iter().map(|(generation, object)| self.replica(*generation).key(object)).collect();
@@ -165,7 +165,7 @@ impl Archive {
     /// Returns the snapshot from which a restore of the oldest kept moment begins, and the index of its generation.
     /// This is the newest snapshot that is the first of its day and not later than `time`. If there is none, returns
     /// `None`, because no object is too old. The search ends at the first snapshot with a time between `time` and
-    /// `now`: all snapshots after it are younger, even if a slow clock gave them an earlier time. The search ignores a
+    /// `now`. Later snapshots must be younger, even if a slow clock gave them an earlier time. The search ignores a
     /// snapshot with a time in the future.
     async fn base(
         &self,
@@ -240,7 +240,8 @@ impl Archive {
         let mut unread = Vec::new();
         for generation in below.common_prefixes.iter().filter_map(of_prefix) {
             let is_on_line = lineage.links.iter().any(|link| link.generation == Some(generation));
-            // If a generation is later than all listed claims, somebody may have claimed it by now.
+            // Skip a generation that is later than all listed claims, because somebody may have claimed it after the
+            // listing.
             if !is_on_line && lineage.newest_claim.is_some_and(|newest| generation < newest) {
                 let objects = self.objects(&self.replica(generation)).await?;
                 unread.extend(objects.into_iter().map(|object| (generation, object)));

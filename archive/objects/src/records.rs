@@ -19,7 +19,7 @@ pub struct Claim {
     pub time_ms: i64,
 }
 
-/// What connects the database of a generation with the previous generation.
+/// How the database of a generation follows on the previous generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Line {
@@ -39,12 +39,12 @@ pub enum Line {
 pub struct Start {
     /// The generation.
     pub generation: Generation,
-    /// The token of the claim. Because of it, two primaries that both believe they are the owner never write equal
-    /// records.
+    /// The token of the claim. It makes the start records of two primaries different, even if both believe that they
+    /// own the generation.
     pub token: String,
     /// The previous generation. A restore uses its transactions only up to `end_of_parent`.
     pub parent: Option<Generation>,
-    /// What connects the database with the parent generation.
+    /// How the database follows on the parent generation.
     pub line: Line,
     /// The first transaction of the generation after its base.
     pub first_txid: u64,
@@ -64,14 +64,14 @@ pub struct Base {
     pub pages: u32,
     /// The page size in bytes.
     pub page_size: u32,
-    /// The checksum of the database as LTX files have it, as 16 hexadecimal digits.
+    /// The checksum of the database, computed as in LTX files, as 16 hexadecimal digits.
     pub checksum: String,
 }
 
 impl Start {
-    /// Returns the last transaction of the parent that a restore uses. If this generation continues the parent, that
-    /// transaction is this generation's base: the last one that the owner found in the parent. Otherwise the base has a
-    /// transaction number of its own, and the parent ends with the number before it.
+    /// Returns the number of the parent's last transaction that a restore may use. If this generation continues the
+    /// parent, that number is also the number of its base. Otherwise the base counts as a transaction of its own, and
+    /// the parent ends with the number before it.
     #[must_use]
     pub const fn end_of_parent(&self) -> u64 {
         match self.line {

@@ -18,8 +18,8 @@ use super::fetch::{ObjectReader, Report, fetch};
 use super::keys::Generation;
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// The largest number of plans that one restore makes. It makes another plan if somebody has deleted objects of its
-/// plan.
+/// The largest number of plans that one restore makes. It makes a new plan when somebody has deleted objects of the
+/// previous plan.
 const PLANS: usize = 8;
 /// The largest number of bytes that one write may have. Only consecutive pages go into one write.
 const RUN: usize = 256 << 10;
@@ -116,7 +116,8 @@ impl Archive {
                 Err(error) if error.is_damage() => return Err(broken(&lineage, chosen, error)),
                 done => return done,
             };
-            // The new listing still shows the missing object, so neither compaction nor pruning has deleted it.
+            // The new plan needs the same missing object again, so the new listing still shows it. So neither
+            // compaction nor pruning has deleted it.
             if missing.is_some_and(|before| before.to_string() == error.to_string()) {
                 return Err(broken(&lineage, chosen, error));
             }

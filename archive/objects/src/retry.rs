@@ -10,7 +10,8 @@ use super::error::ArchiveError;
 
 /// Decides how long to pause before a request is repeated, and when to give up.
 pub trait Pauses: fmt::Debug + Send + Sync {
-    /// Waits after the last of `attempts` attempts has failed for `reason`. Returns whether to try again.
+    /// Pauses after a request has failed. `attempts` is the number of attempts so far, and `reason` is the last error.
+    /// Returns whether to try again.
     fn pause<'a>(&'a self, attempts: u32, reason: &'a ArchiveError) -> BoxFuture<'a, bool>;
 }
 

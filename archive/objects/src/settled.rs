@@ -1,8 +1,8 @@
-//! Finds a settled line of generations. A line is a generation and those from which it descends, as a listing of the
-//! archive shows them. It is settled if the line of every later primary will contain all of it.
+//! Finds a settled line of generations. A line is a generation and its ancestors, as a listing of the archive shows
+//! them. It is settled if every later primary inherits all of it.
 //!
 //! This code lists the archive, and then looks whether somebody has claimed a later generation. If nobody has, the line
-//! is settled. A later primary lists the archive only after its own claim (invariant 66), so it finds everything that
+//! is settled: a later primary lists the archive only after its own claim (invariant 66), so it finds everything that
 //! this listing has shown. Followers and pruning use only settled lines.
 
 use super::archive::Archive;
@@ -12,7 +12,7 @@ use super::error::ArchiveError;
 use super::keys::{Generation, Key};
 use super::plan::{Lineage, Plan, Step, Target};
 
-/// A listing of an archive whose line of generations is settled: a later primary keeps all of its transactions.
+/// A listing of an archive whose line of generations is settled: every later primary inherits all of its transactions.
 #[derive(Debug)]
 pub struct Settled {
     archive: Archive,
@@ -24,8 +24,8 @@ pub struct Settled {
 pub enum Next {
     /// The pages of this object.
     Step(Step),
-    /// The whole newest state. The copy needs it if its own line of generations has ended, or if pruning has deleted
-    /// the objects that would continue the copy's state.
+    /// The whole newest state. The copy needs it if a later generation has abandoned the copy's state, or if pruning
+    /// has deleted the objects that would continue that state.
     Base,
     /// Nothing, because the copy is up to date.
     Nothing,
@@ -43,8 +43,8 @@ impl Archive {
         Ok(lineage.map(|lineage| Settled { archive: self.clone(), lineage }))
     }
 
-    /// Does the work of [`Archive::settled`]. If a test breaks the rule `look`, this function does not look for a later
-    /// claim.
+    /// Does the work of [`Archive::settled`]. `look` is the rule that this function must look for a later claim. A test
+    /// may break the rule.
     pub(crate) async fn settled_lineage(&self, look: Rule) -> Result<Option<Lineage>, ArchiveError> {
         let list = async || {
             let lineage = Lineage::read(self).await?;
@@ -78,9 +78,9 @@ impl Settled {
         self.lineage.plan(&self.archive, target).await
     }
 
-    /// Returns what a copy has to apply next. The copy is in the state after transaction `txid` of `generation`. But if
-    /// `applying` is given, the copy may already have applied a part of a step that ends with this transaction. The
-    /// next step then reaches at least that transaction.
+    /// Returns what a copy has to apply next. The copy is in the state after transaction `txid` of `generation`. If
+    /// `applying` is given, the copy may already have applied an object that ends with that later transaction, in whole
+    /// or in part. The next step then reaches at least that transaction.
     #[must_use]
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;
@@ -99,9 +99,9 @@ impl Settled {
         {
             return Next::Step(step);
         }
-        // No object continues the copy's state. The copy is up to date only if it has not begun a step, and if the line
-        // has no later state. Otherwise it needs the whole newest state. Pruning may have deleted the objects in
-        // between, and a snapshot does not count as a step.
+        // No object continues the copy's state. The copy is up to date only if it has not begun a step and the archive
+        // has no later state. Otherwise it needs the whole newest state: pruning may have deleted the objects in
+        // between, or only a snapshot leads to the later state.
         let is_behind = self.lineage.newest_until(u64::MAX).is_some_and(|newest| newest > txid);
         if is_behind || applying.is_some() { Next::Base } else { Next::Nothing }
     }

@@ -109,8 +109,8 @@ impl Archive {
     }
 }
 
-/// Checks the next object. Returns what is wrong with it, if anything. Fails only if the store fails, because that says
-/// nothing about the object.
+/// Checks the next object, and returns what is wrong with it, if anything. Returns an error only if the store fails.
+/// That says nothing about the object.
 fn check(
     objects: &mut Objects,
     step: &Step,

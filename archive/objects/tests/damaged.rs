@@ -22,8 +22,8 @@ fn content(writer: &Writer, key: &Path) -> Vec<u8> {
     wait(writer.archive.get(key)).unwrap().to_vec()
 }
 
-/// Checks that a restore of the newest state fails because of this object, and that the error correctly says what can
-/// be restored instead. Also checks that verifying the archive finds the object.
+/// Checks that a restore of the newest state fails, that the error names this object, and that it says what can be
+/// restored instead. Also checks that `verify` finds the object.
 fn assert_broken(writer: &Writer, key: &Path, words: &str, had: u64) {
     let error = restored(&writer.archive, Target::Latest).unwrap_err();
     let text = error.to_string();
@@ -108,8 +108,8 @@ fn a_damaged_snapshot() {
     let key = writer.key(9, 1, 6);
     writer.replace(&key, content(&writer, &writer.key(9, 1, 1)));
     let error = restored(&writer.archive, Target::Latest).unwrap_err().to_string();
-    // Without this snapshot, the other objects are enough to restore every state. A user who reads this error removes
-    // the snapshot, and then the restore uses the other objects.
+    // The other objects are enough to restore every state, but the restore uses this snapshot. A user who reads this
+    // error deletes the snapshot, and then the restore uses the other objects.
     assert!(error.contains(key.as_ref()) && error.ends_with("after transaction 9"), "{error}");
     let verified = wait(writer.archive.verify(4, None)).unwrap();
     assert_eq!((verified.findings.len(), verified.intact[0].last), (1, Some(9)));

@@ -176,8 +176,9 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
     let listed = wait(archive.listed()).unwrap();
     assert_eq!(listed[0].last.unwrap().txid, writer.txid);
     assert!(place.by_litestream(litestream, &url, &[]) == writer.states[&writer.txid]);
-    // The first eight objects of level 0 are deleted, so the compacted objects lead to only some of the first states.
-    // The loop begins after those states.
+    // The first eight objects of level 0 are deleted, and compacted objects replace them. A compacted object leads only
+    // to the state after its last transaction, so some of the first states cannot be restored. The loop begins after
+    // those states.
     for (txid, bytes) in writer.states.iter().skip(9).step_by(5) {
         assert!(restored(&archive, Target::Txid(*txid)).unwrap() == *bytes, "{txid}");
         assert!(
@@ -186,8 +187,8 @@ fn litestream_restores_ours(place: &Place, litestream: &Path, page_size: u32, se
         );
         let time_ms = time_of(*txid);
         if place.is_s3() {
-            // On S3, Litestream refuses times before the upload, so the test cannot pass it these times. Instead the
-            // test checks the attribute from which Litestream would read the time.
+            // On S3, Litestream accepts no time before the upload. So the test only checks the attribute from which
+            // Litestream would read the time.
             let objects = wait(archive.objects(&writer.replica)).unwrap();
             let object = objects.iter().find(|object| object.max == *txid).unwrap();
             let key = writer.replica.key(object);

@@ -241,7 +241,7 @@ async fn a_store_that_stays_unavailable_is_an_error_and_the_upload_can_be_repeat
     setup.store.will(&[Fault::LostAnswer; 20]);
     let error = primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap_err();
     assert!(error.is_temporary(), "{error}");
-    // The object has arrived in the store, but the primary counts it only when the store answers so.
+    // The object has arrived in the store. But the primary counts it only after the store has confirmed that.
     assert_eq!((primary.uploaded(), primary.acknowledge().await.unwrap()), (1, 1));
     primary.upload(file(2, 2, 5), 2, 2, 5).await.unwrap();
     assert_eq!(primary.acknowledge().await.unwrap(), 2);
@@ -460,8 +460,8 @@ async fn inv74_spans_are_compacted_once_and_pruned_by_the_policy() {
     let policy = Policy { keep: days(100), transactions: days(100) };
     let nothing = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
     assert!(nothing.objects.is_empty(), "{nothing:?}");
-    // Pruning deletes the objects of single transactions of the first hours, and keeps the objects that cover 30
-    // seconds.
+    // From the first hours, pruning deletes the objects of single transactions. It keeps the objects that cover spans
+    // of 30 seconds.
     let policy = Policy { keep: days(100), transactions: days(2) };
     let dry = setup.archive.prune(&policy, &setup.owner.retry, true).await.unwrap().unwrap();
     assert!(dry.objects.iter().all(|(_, object)| object.level == 0));
@@ -493,7 +493,7 @@ impl Setup {
         }
     }
 
-    /// Prunes every object that ends at or before the newest snapshot that is the first of its day.
+    /// Prunes as much as possible: every object up to the newest snapshot that is the first of its day.
     async fn prune_all(&self) {
         let policy = Policy { keep: std::time::Duration::ZERO, ..Policy::default() };
         self.archive.prune(&policy, &self.owner.retry, false).await.unwrap().unwrap();
@@ -513,8 +513,8 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     let primary = setup.primary().await;
     setup.upload(&primary, 2..=10, 0).await;
     let mut times = Times::default();
-    // The spans of 30 seconds have the transactions 2, then 3 to 5, then 6 to 8. The span with 9 and 10 is not over
-    // yet.
+    // Transaction 2 is in one span of 30 seconds, transactions 3 to 5 in the next, and 6 to 8 in the one after that.
+    // The span with 9 and 10 is not over yet.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 3);
     // There is a snapshot on the next day, and pruning keeps nothing before it.
     primary.upload_snapshot(stream::iter([Ok(file(1, 11, DAY))]), 11, DAY).await.unwrap();
@@ -522,15 +522,15 @@ async fn inv74_compaction_goes_on_behind_what_was_pruned_and_not_over_a_gap() {
     let left = setup.archive.objects(&primary.replica()).await.unwrap();
     assert_eq!(left.iter().map(|object| (object.level, object.max)).collect::<Vec<_>>(), [(9, 11)]);
     setup.upload(&primary, 12..=45, DAY).await;
-    // Level 1 gets an object for each three transactions from 12 to 44. Level 2 gets one object, for the first 5
+    // Level 1 gets one object for every three transactions from 12 to 44. Level 2 gets one object, for the first 5
     // minutes.
     assert_eq!(primary.compact(&mut times).await.unwrap(), 12);
     let spans: Vec<_> = (12..45).step_by(3).map(|first| (first, first + 2)).collect();
     assert_eq!(setup.on(&primary, 1).await, spans);
     assert_eq!(setup.on(&primary, 2).await, [(12, 29)]);
     assert_eq!(primary.compact(&mut times).await.unwrap(), 0);
-    // An object after the snapshot is missing, so the archive has lost it, and pruning has not deleted it. Compaction
-    // does not merge across this gap.
+    // The missing object came after the snapshot. So pruning cannot have deleted it, and the archive has lost it.
+    // Compaction does not merge across this gap.
     setup.upload(&primary, 46..=60, DAY).await;
     let lost = Object { level: 0, min: 50, max: 50, bytes: 0 };
     setup.archive.delete(&primary.replica().key(&lost)).await.unwrap();
@@ -554,7 +554,7 @@ async fn inv68_a_copy_whose_way_was_pruned_needs_the_newest_state() {
     let settled = setup.archive.settled().await.unwrap().unwrap();
     assert_eq!(settled.after(first, 5, None), Next::Base);
     assert_eq!(settled.after(first, 11, None), Next::Nothing);
-    // If the copy may be between two states, it is never up to date, even if the archive has no newer state.
+    // If a step may be unfinished, the copy is never up to date, even if the archive has no newer state.
     assert_eq!(settled.after(first, 11, Some(12)), Next::Base);
     setup.upload(&primary, 12..=13, DAY).await;
     let settled = setup.archive.settled().await.unwrap().unwrap();

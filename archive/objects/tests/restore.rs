@@ -44,7 +44,7 @@ fn a_directory_is_an_archive_too() {
     let writer = lived(archive, 1024, 4);
     let again = Archive::open(&location).unwrap();
     assert!(restored(&again, Target::Latest).unwrap() == writer.states[&writer.txid]);
-    // Litestream takes the modification time of the file for the time of the transactions.
+    // Litestream interprets the modification time of the file as the time of the transactions.
     let key = writer.key(9, 1, 1);
     let file = std::path::Path::new("/").join(key.as_ref());
     let modified =

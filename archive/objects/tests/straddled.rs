@@ -1,5 +1,5 @@
-//! Tests what happens if other processes take the archive over, compact and prune it while one process lists and
-//! fetches objects.
+//! Tests what happens to a process that lists and fetches objects while other processes take over, compact and prune
+//! the archive.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,11 +19,11 @@ use object_store::{
 
 use super::common::{Database, Writer, restored, time_of, wait};
 
-/// The test's action just before a request arrives. It gets a text that describes the request.
+/// A function that the store calls just before a request arrives. Its argument describes the request.
 type Watch = Box<dyn FnMut(&str) + Send>;
 
-/// A store in memory. Each of its answers to a list request has one key. Before each reading request arrives, the store
-/// calls `watch`.
+/// A store in memory that calls `watch` before each reading request arrives. Each answer to a list request has only one
+/// key.
 struct Watched {
     objects: Arc<InMemory>,
     watch: Mutex<Watch>,
@@ -65,8 +65,8 @@ impl ObjectStore for Watched {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // The stream must not borrow the store, so this function makes all answers now. Before each answer the test may
-        // change the store.
+        // The stream must not borrow the store, so this function prepares all answers now. It calls `watch` before each
+        // answer, and there the test may change the store.
         let prefix = prefix.cloned().unwrap_or_default();
         let (mut listed, mut after) = (Vec::new(), Path::default());
         loop {
@@ -231,8 +231,8 @@ fn a_gap_that_is_there_is_said_after_the_second_list() {
     assert_eq!(*lists.lock().unwrap(), 2);
 }
 
-/// Returns an archive that changes when somebody fetches the third object: an object of level 1 replaces the objects of
-/// single transactions. So this happens after the plan was made.
+/// Returns an archive that changes at the first request for the third object: an object of level 1 replaces the objects
+/// of single transactions.
 fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>) -> Archive {
     writer.compact(1, 2, 5);
     let compacted = writer.key(1, 2, 5);
@@ -241,8 +241,8 @@ fn compacted_at_the_fetch_of_the_third(writer: &Writer, objects: &Arc<InMemory>)
     let (archive, third) = (writer.archive.clone(), format!("get {}", writer.key(0, 3, 3)));
     let singles = [2, 3, 4, 5].map(|txid| writer.key(0, txid, txid));
     watched(objects, move |request| {
-        // A plan for a time also reads the header of the third object. So there may be two such requests, and the
-        // change must happen only once.
+        // A restore to a given time requests the third object twice, first for its header. The change must happen only
+        // once.
         if request == third && at_once(archive.exists(&singles[3])).unwrap() {
             at_once(archive.create(&compacted, content.clone().into(), None)).unwrap();
             for single in &singles {
@@ -274,8 +274,8 @@ fn a_restore_of_a_state_that_is_pruned_meanwhile_says_so_or_takes_the_one_before
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     let error = restored(&archive, Target::Txid(3)).unwrap_err();
     assert!(matches!(error, ArchiveError::NotThere { txid: 3, before: Some(1), after: Some(5) }), "{error}");
-    // To plan a restore to a time, this crate reads headers. So the objects may be replaced while it makes the plan, or
-    // after that.
+    // To plan a restore to a given time, this crate reads the headers of objects. So the objects may be replaced while
+    // it makes the plan, or after that.
     let (objects, writer) = begun(8);
     let archive = compacted_at_the_fetch_of_the_third(&writer, &objects);
     assert!(restored(&archive, Target::Time(time_of(6))).unwrap() == writer.states[&6]);

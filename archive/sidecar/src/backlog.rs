@@ -1,4 +1,4 @@
-//! Archives the commits of a closed log that are left in its backlog.
+//! Archives the commits that a closed log has left in its backlog.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,9 +40,9 @@ pub fn commit_at(backlog: &mut Backlog, position: u64) -> Result<Option<Left>> {
     Ok(None)
 }
 
-/// Encodes those commits of a backlog that come after a position, as LTX files. Calls `archive` with each
-/// file, the number of the file's first transaction, and the mark of its last one. Returns the mark of the
-/// last transaction of all.
+/// Encodes the commits of a backlog that come after a position, as LTX files. Calls `archive` with each file,
+/// the number of the file's first transaction, and the mark of its last one. Returns the mark of the last
+/// transaction in the last file.
 ///
 /// # Errors
 /// The backlog is damaged, or begins after the position; an error of `archive`.

@@ -1,4 +1,4 @@
-//! How the sidecar uses the file beside a database that keeps facts about the database's archive.
+//! How the sidecar uses the file with facts about a database's archive. The file is beside the database.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -25,16 +25,17 @@ pub struct Beside {
     _lock: SidecarLock,
 }
 
-/// What connects a mark, up to which the archive has come, with the database as it is now.
+/// What connects a mark (the last transaction in the archive) with the present state of the database.
 pub enum Way {
-    /// The archive can continue. Either the present log is the log of the mark, or it begins where the last of these
-    /// closed logs ended. If there is no log, the database file is in the state in which the last closed log left it.
-    /// The archive first needs the commits of the closed logs, which are in their backlogs.
+    /// The archive can continue, after it has archived the backlogs of these closed logs. The present log is the log of
+    /// the mark, or it begins where the last of these logs ended. If there is no present log, the database file is in
+    /// the state in which the last of these logs left it.
     Logs(Vec<Closed>),
-    /// Nothing connects the two. So a new generation has to begin, and its start record names this line.
+    /// Nothing connects the mark with the database. So a new generation has to begin, and its start record names this
+    /// line.
     None(Line),
-    /// Nothing connects the two now. But a program may be about to close a log or to make one, and after that something
-    /// may connect them.
+    /// Nothing connects the mark with the database yet. But a program may be closing or making a log at this moment,
+    /// and then that log may connect them.
     NotYet(Line),
 }
 
@@ -96,9 +97,8 @@ impl Beside {
         Ok(ArchiveFile::enable(&self.database, &self.url, self.generation, self.token)?)
     }
 
-    /// Records that another primary has taken the archive over. Programs that open the database while no sidecar runs
-    /// then see this. When this returns, the file is durable. Does nothing if the database was never the primary of the
-    /// archive.
+    /// Records that another primary has taken the archive over, so that programs can see this even while no sidecar
+    /// runs. When this returns, the file is durable. Does nothing if the database was never the primary of the archive.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -110,7 +110,8 @@ impl Beside {
         Ok(found.map_or(Ok(()), |mut found| found.note_fence(by.number()))?)
     }
 
-    /// Removes the record of a takeover that an earlier sidecar has made, because this database is the primary.
+    /// If an earlier sidecar has recorded a takeover by another primary, removes that record. The caller knows that
+    /// this database is the primary.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -121,8 +122,8 @@ impl Beside {
         }
     }
 
-    /// Returns what connects a mark with the log `log`. If `log` is `None`, returns what connects the mark with the
-    /// database file as it is now.
+    /// Returns what connects a mark with the log `log`, or, if `log` is `None`, with the present state of the database
+    /// file.
     ///
     /// # Errors
     /// The file or the database cannot be read.
@@ -151,7 +152,8 @@ impl Beside {
         let Some(closed) = from.and_then(|from| records.since(from, end)) else {
             return Ok(if is_settled { Way::None(Line::Other) } else { Way::NotYet(Line::Other) });
         };
-        // If the log was closed at a position before the mark, it lost commits that the archive has (invariant 72).
+        // If the log was closed at a position before the mark, the archive has commits that the log has lost (invariant
+        // 72).
         if closed.first().is_some_and(|first| first.position < mark.position) {
             return Ok(Way::None(Line::Other));
         }
@@ -162,8 +164,8 @@ impl Beside {
         Ok(if closed.iter().enumerate().all(is_there) { Way::Logs(closed) } else { Way::None(Line::Gap) })
     }
 
-    /// Returns whether a backlog has all commits of its log after a position. If the log started over before it was
-    /// closed, the backlog has only the commits after that.
+    /// Returns whether a backlog has all commits of its log after a position. It lacks the commits from before the log
+    /// last started over.
     fn has_since(&self, log: LogId, position: u64) -> bool {
         Backlog::open(&self.backlog(log)).is_ok_and(|backlog| backlog.header().first <= position)
     }
@@ -174,8 +176,8 @@ impl Beside {
         backlog_of(&self.database.path, log)
     }
 
-    /// Removes the records and the backlogs of all logs before the log of this mark. The archive has all commits of
-    /// these logs.
+    /// Removes the records and the backlogs of all logs that came before the log of this mark. The archive has all
+    /// their commits.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -184,7 +186,7 @@ impl Beside {
         Ok(log_of(&found.records, mark).map_or(Ok(()), |log| found.forget_before(&self.database, log))?)
     }
 
-    /// Returns whether something other than commits of this log has changed the database while the log was in use.
+    /// Returns whether the database was changed while this log was in use, but not by commits of this log.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -204,7 +206,7 @@ impl Beside {
     }
 
     /// Returns the stamp, which identifies the present state of the database file. Returns `None` if a log guards the
-    /// file, or if the file can have no stamp.
+    /// file, or if no stamp can identify its state.
     fn stamp(&self) -> Result<Option<Stamp>> {
         let file = File::open(&self.database.path)?;
         let mut header = [0; 100];

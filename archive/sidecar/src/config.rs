@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 pub const INTERVAL: Duration = Duration::from_millis(500);
 /// The default interval between two snapshots.
 pub const SNAPSHOT_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// The default time for which the archive keeps every moment.
+/// The default age up to which every moment can be restored.
 pub const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The file `duralite.toml`.
@@ -40,7 +40,7 @@ pub struct Database {
     /// The interval between two snapshots.
     #[serde(default = "snapshot_every", deserialize_with = "duration")]
     pub snapshot_every: Duration,
-    /// How long the archive keeps every moment.
+    /// The age up to which every moment can be restored.
     #[serde(default = "keep", deserialize_with = "duration")]
     pub keep: Duration,
     /// The largest number of bytes per second that a snapshot reads from the database; `None` for no limit.

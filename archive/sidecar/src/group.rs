@@ -1,6 +1,5 @@
-//! Makes one object of the archive from several commits: finds the pages that belong into the object, and encodes the
-//! object. The commits come from a log (`source`), or from the backlog of a closed log (`backlog`). This code treats
-//! both alike.
+//! Makes one object of the archive from several commits: finds the pages that the object must have, and encodes it. The
+//! commits come from a log (`source`) or from the backlog of a closed log (`backlog`).
 
 use std::collections::BTreeMap;
 
@@ -33,7 +32,7 @@ pub struct Mark {
 
 impl Mark {
     /// Returns the mark of the last transaction of an object, from the object's header. The header has the position
-    /// plus one, because the position in an LTX file must not be 0 if the file names a log.
+    /// plus one, because the format does not allow the position 0 in a file that names a log.
     pub fn of(header: &Header) -> Self {
         Self {
             generation: header.node_id,
@@ -44,8 +43,8 @@ impl Mark {
         }
     }
 
-    /// Returns the time at which the transaction was sealed, in milliseconds since 1970. The log has the time in this
-    /// form.
+    /// Returns the time at which the transaction was sealed, in milliseconds since 1970, as an unsigned number. The log
+    /// stores it like this.
     pub fn sealed_ms(&self) -> u64 {
         u64::try_from(self.time_ms).unwrap_or(0)
     }
@@ -87,7 +86,7 @@ pub struct Commit {
     pub db_pages: u32,
 }
 
-/// Consecutive commits, and for each page that they wrote the place of its last image.
+/// Consecutive commits. For each page that they wrote, the group knows the place of the last image.
 #[derive(Debug)]
 pub struct Group<T> {
     page_size: u32,
@@ -106,7 +105,7 @@ impl<T> Group<T> {
         Self { page_size, log, commits: 0, since_ms: 0, last: None, pages: BTreeMap::new() }
     }
 
-    /// Returns an empty group for the commits after those of this group.
+    /// Returns an empty group for the commits that follow this group.
     pub fn next(&self) -> Self {
         Self { last: self.last, ..Self::new(self.page_size, self.log) }
     }
@@ -131,9 +130,9 @@ impl<T> Group<T> {
         self.pages.values_mut().flatten()
     }
 
-    /// Adds the next commit. This commit may make the database longer without writing all the pages that it adds. Such
-    /// a page has only zeros, as in a file that is merged from the files of single commits. It must not get its image
-    /// from an earlier commit, before the database became shorter.
+    /// Adds the next commit. A commit may make the database longer without writing all the pages that it adds. Such a
+    /// page has only zeros, as in a file that is merged from the files of single commits. A commit of this group may
+    /// have written the page before an earlier commit made the database shorter. The group must not use that image.
     pub fn push(&mut self, commit: Commit, pages: impl IntoIterator<Item = (u32, T)>) {
         if let Some(before) = self.last {
             self.pages.extend((before.db_pages.saturating_add(1)..=commit.db_pages).map(|page| (page, None)));
@@ -151,8 +150,8 @@ impl<T> Group<T> {
         self.bytes() >= BYTES
     }
 
-    /// Encodes the commits as the transactions after the mark `after`. Reads each image with `read`. Returns the file,
-    /// and the mark of its last transaction; `None` if the group has no commit.
+    /// Encodes the commits as the transactions that follow the mark `after`. Calls `read` for each image. Returns the
+    /// file, and the mark of its last transaction; `None` if the group has no commit.
     ///
     /// # Errors
     /// An error of `read`; the file system of temporary files is full.

@@ -1,11 +1,10 @@
 //! Holds a snapshot of a database while the sidecar copies the snapshot's pages.
 //!
 //! A copy of a database needs two things: a position in the log, and the pages as they are at that position. A read
-//! transaction returns the pages, whether the engine has them in the log, in the database file or elsewhere. To get the
-//! position, a second connection holds SQLite's WRITE lock while the read transaction begins. So no commit can come
-//! between the position and the snapshot.
+//! transaction returns the pages, wherever the engine keeps them. To get the position, a second connection holds
+//! SQLite's WRITE lock while the read transaction begins. So no commit can come between the position and the snapshot.
 //!
-//! Both connections are in a child process, because the sidecar's process itself opens the database file. When a
+//! Both connections are in a child process. The sidecar's own process also opens and closes the database file. When a
 //! process closes any descriptor of a file, the kernel releases all locks of that process on the file.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -38,8 +37,8 @@ enum Order {
     Hold,
     /// Write all pages to standard output.
     Pages,
-    /// Commit a transaction that changes nothing, and end. After that commit, all earlier transactions in the log are
-    /// final.
+    /// Commit a transaction that changes nothing, and end. After that commit, no earlier transaction in the log can be
+    /// replaced any more.
     Settle,
 }
 
@@ -134,8 +133,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The child ends when its standard input ends. If it is writing pages at that moment, it ends because nobody
-        // reads its output any more.
+        // The child ends when its standard input ends. If it is writing pages at that moment, it ends because its
+        // output is closed.
         drop((self.orders.take(), self.answers.take()));
         // An error means that the child has ended already.
         let _ = self.child.wait();
@@ -214,8 +213,8 @@ fn say<T: Serialize>(what: Result<T, String>) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Opens a connection on Duralite. Commits on this connection do not wait for the archive, because only commits of
-/// applications have to.
+/// Opens a connection on Duralite. Commits on this connection do not wait for the archive. Only the commits of
+/// applications have to wait.
 ///
 /// # Errors
 /// An error of SQLite, with Duralite's reason.

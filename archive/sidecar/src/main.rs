@@ -293,8 +293,7 @@ fn replicate(runtime: &Runtime, arguments: Replicate) -> Result<()> {
         let replicator = Replicator::new(database, runtime.handle().clone(), Arc::clone(&stop), until);
         replicators.push((path.clone(), replicator.with_context(|| path.display().to_string())?));
     }
-    // If the replication of one database fails, that of the others continues. But the exit status then reports the
-    // failure.
+    // If the replication of one database fails, the others continue. The exit status then reports the failure.
     let threads: Vec<_> = replicators
         .into_iter()
         .map(|(path, mut replicator)| {

@@ -41,8 +41,8 @@ struct State {
     generation: Option<Generation>,
     /// The last transaction of the copy. If `applying` is set, the copy may have later transactions.
     txid: u64,
-    /// The last transaction of the object that this code is applying, or of the state to which it is moving the copy.
-    /// The copy may have this transaction already.
+    /// If this code has begun to change the copy, the last transaction that the change brings. The copy may have this
+    /// transaction already.
     applying: Option<u64>,
 }
 
@@ -171,8 +171,8 @@ impl Replica {
         let (page_size, pages) = (restored.page_size, restored.pages);
         self.check_page_size(page_size)?;
         let from = File::open(restored.path())?;
-        // After a crash the copy may be in the state before or after the move. In that case the file beside the copy
-        // names both states.
+        // A crash may leave the copy in the state before or after the move. So the file beside the copy has to name
+        // both states.
         self.remember(State { applying: Some(restored.txid), ..self.state })?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;

@@ -1,9 +1,9 @@
 //! The loop of the sidecar, which keeps the archive of one database up to date.
 //!
-//! If the database has no log, the loop waits for one. If it has a log, the header of the archive's newest object has
-//! the log position up to which the archive has the commits, and the loop continues from there. If the log has no
-//! connection with that position, the loop begins a new generation with a snapshot. So the sidecar may die at any
-//! moment, and needs no file of its own in order to continue.
+//! If the database has no log, the loop waits for one. If it has a log, the loop reads the header of the archive's
+//! newest object. The header says up to which position of the log the archive has the commits, and the loop continues
+//! from there. If the log does not follow on that position, the loop begins a new generation with a snapshot. So the
+//! sidecar may die at any moment, and needs no file of its own in order to continue.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -42,8 +42,8 @@ const UNSETTLED: Duration = Duration::from_secs(10);
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long the sidecar waits after a failed snapshot before it takes another, if it can archive commits meanwhile.
 const SNAPSHOT_AGAIN: Duration = Duration::from_secs(60);
-/// If commits in a snapshot stay unacknowledged for this long, the sidecar makes a commit of its own, after which they
-/// are final.
+/// If a commit in a snapshot stays unacknowledged for this long, the sidecar makes a commit of its own. That decides
+/// whether the log keeps the unacknowledged one.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// When the sidecar ends.
@@ -70,8 +70,8 @@ pub struct Replicator {
 struct Current {
     primary: Arc<Primary>,
     mark: Mark,
-    /// The log to which the generation's first snapshot belongs. The loop moves this value out when it begins to follow
-    /// the log.
+    /// The log to which the generation's first snapshot belongs. It is `None` once the loop has taken it in order to
+    /// follow it.
     source: Option<Source>,
     /// The thread that compacts and prunes. It stops when this sidecar leaves the generation.
     upkeep: Upkeep,
@@ -79,7 +79,7 @@ struct Current {
 
 /// Why following a log has ended.
 enum Ended {
-    /// The sidecar got the order to stop, or everything is archived and that was its task.
+    /// The sidecar got the order to stop, or its only task was to archive everything, and that is done.
     Done,
     /// No other process uses the log, and all of its commits are archived.
     Alone,
@@ -139,7 +139,8 @@ impl Replicator {
     /// call, because the archive says where to continue.
     fn run_once(&mut self) -> Result<()> {
         let mut current = self.resume()?;
-        // If the generation has just begun with a snapshot, the loop need not compare the log with the archive.
+        // If the generation has just begun with a snapshot, the log agrees with the archive, so the loop does not
+        // compare them.
         let mut is_compared = current.source.is_some();
         let mut unsettled = None;
         while !self.is_stopped() {
@@ -195,7 +196,7 @@ impl Replicator {
             }
             let ended = self.follow(&mut source, &mut current)?;
             if current.mark.txid == before.txid {
-                // When a process closes a log without commits, it leaves no record of that log in the file beside the
+                // A process that closes a log without commits leaves no record of that log in the file beside the
                 // database. So the mark must not name such a log.
                 current.mark = before;
             }
@@ -224,11 +225,11 @@ impl Replicator {
         }
     }
 
-    /// Returns whether the log still has the archive's last transaction, with the same contents. If processes
-    /// acknowledge commits before these are durable, a power loss may undo some of them. The log then ends before that
-    /// transaction, or has another transaction at its position (invariant 72). But if the log has started over after
-    /// that transaction, this code trusts the log, because the transaction's pages reached the database file before the
-    /// log started over.
+    /// Returns whether the log still has the archive's last transaction, with the same contents. A power loss may undo
+    /// commits that processes acknowledged before the commits were durable. After that, the log may end before the
+    /// archive's last transaction, or may have another transaction at its position (invariant 72). If the log has
+    /// started over after that transaction, this function returns `true`: the transaction's pages had reached the
+    /// database file before that.
     fn has_what_is_archived(&self, source: &mut Source, current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(before) = position.checked_sub(1).filter(|_| log == salts(source.id())) else {
@@ -240,7 +241,7 @@ impl Replicator {
         };
         if found.is_none() {
             // Since the log was opened, no process has acknowledged this transaction. A new commit decides whether the
-            // log has it.
+            // log keeps it.
             Held::begin(&self.config.path, &self.config.pairs())?.settle()?;
             found = source.follower().read_since(before)?;
         }
@@ -252,14 +253,15 @@ impl Replicator {
         let is_equal = self.is_archived(current, (page_size, found.db_pages), &images, |index, page| {
             Ok(source.follower().read_page(&found, *index, page)?)
         });
-        // If the follower has lost its place, the log has started over meanwhile.
+        // If the follower no longer finds the transaction, the log has started over meanwhile.
         if is_equal.as_ref().is_err_and(is_lost) { Ok(true) } else { is_equal }
     }
 
-    /// Returns whether a closed log had the archive's last transaction, with the same contents. Reads this from the
-    /// backlog that the log has left. If the backlog begins after that transaction, a sidecar had told the log's users
-    /// that the archive has it, and there was no power loss after that. If there is no backlog, the log's users knew
-    /// that the archive has every transaction, or a sidecar has archived the backlog and deleted it.
+    /// Returns whether a closed log had the archive's last transaction, with the same contents, according to the
+    /// backlog that the log has left. A backlog that begins after that transaction counts as a yes: a sidecar had told
+    /// the log's users that the archive has the transaction, and no power loss came after that. A missing backlog
+    /// counts as a yes too: the archive had every transaction when the log was closed, or a sidecar has archived the
+    /// backlog and deleted it.
     fn backlog_has_what_is_archived(&self, closed: &[Closed], current: &Current) -> Result<bool> {
         let Mark { log, position, .. } = current.mark;
         let Some(closed) = closed.first().filter(|closed| closed.backlog && salts(closed.log) == log) else {
@@ -280,8 +282,8 @@ impl Replicator {
         })
     }
 
-    /// Returns whether two things hold after the archive's last transaction. The database has `db_pages` pages of
-    /// `page_size` bytes, and each page in `images` has the image that `read` returns for it.
+    /// Returns whether the archive's last transaction left the database with `db_pages` pages of `page_size` bytes, and
+    /// with the page images in `images`. `read` reads one of these images.
     fn is_archived<T>(
         &self,
         current: &Current,
@@ -361,9 +363,8 @@ impl Replicator {
             Resumed::Primary(primary) => {
                 self.beside.forget_fence()?;
                 let mark = self.block(newest_mark(&primary))?;
-                // An upload of an earlier sidecar may have arrived late, after another primary had listed the archive.
-                // So this sidecar does not rely on its own list until a look after the list has found no later claim
-                // (invariant 66).
+                // A late upload of an earlier sidecar may have arrived after another primary had listed the archive. So
+                // this sidecar trusts its own list only after a later look has found no later claim (invariant 66).
                 let acknowledged = self.block(primary.acknowledge())?;
                 match mark.filter(|mark| mark.txid <= acknowledged) {
                     Some(mark) => Ok(self.current(primary, mark)),
@@ -455,9 +456,8 @@ impl Replicator {
         };
         upload_snapshot(&self.runtime, &primary, &mut held, &mark, self.pace())?;
         self.block(primary.acknowledge())?;
-        // The archive must learn of every change of the database between the snapshot and the next archived commit.
-        // After this announcement, a program that changes the database with a rollback journal instead of this log
-        // records that it did so.
+        // From this snapshot on, the archive must learn of every change of the database. After this announcement, a
+        // program that changes the database with a rollback journal instead of this log records that it did so.
         source.follower().announce_sidecar(position, mark.sealed_ms())?;
         source.follower().pin(position)?;
         drop(held);
@@ -546,7 +546,7 @@ impl Replicator {
                 }
                 Ok(false) => self.check_upkeep(current)?,
                 Err(error) if is_lost(&error) => {
-                    // The snapshot's thread still uses the primary, so this thread waits for its end.
+                    // The snapshot's thread still uses the primary, so wait until that thread has ended.
                     snapshot.map(JoinHandle::join);
                     return Ok(Ended::Lost);
                 }
@@ -588,7 +588,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Waits for an interval so that more commits come, unless a commit waits for the archive.
+    /// Waits for the configured interval, so that more commits come. Returns early if a commit waits for the archive.
     fn pause(&self, source: &mut Source, uploader: &mut Uploader<'_>) -> Result<()> {
         let since = Instant::now();
         while since.elapsed() < self.config.interval {
@@ -596,7 +596,7 @@ impl Replicator {
             if is_urgent || self.is_stopped() || self.until == Until::Drained {
                 break;
             }
-            // If this fails, or if the uploader can hold no more commits, the pause ends. The next upload then empties
+            // If this fails, or if the uploader can hold no more commits, end the pause. The next upload then empties
             // the uploader, or reports the error.
             if !uploader.answer(source, None).unwrap_or(false) {
                 break;
@@ -648,7 +648,7 @@ impl Replicator {
     }
 }
 
-/// During a pause, how often the sidecar checks whether a commit waits for the archive. In the first [`SOON`] of the
+/// How often the sidecar checks, during a pause, whether a commit waits for the archive. In the first [`SOON`] of the
 /// pause it checks every [`AWAITED_SOON`].
 const AWAITED: Duration = Duration::from_millis(1);
 const AWAITED_SOON: Duration = Duration::from_micros(200);
@@ -712,13 +712,13 @@ impl Drop for Upkeep {
     }
 }
 
-/// Returns the mark from the newest object of a generation, which says how far the archive has come. Returns `None` if
+/// Returns the mark of the newest object of a generation, which says how far the archive has come. Returns `None` if
 /// the generation has no object.
 async fn newest_mark(primary: &Primary) -> Result<Option<Mark>, ArchiveError> {
     mark_of(primary, |object| object.max == primary.uploaded()).await
 }
 
-/// Of the objects of a generation for which `is_one` holds, takes the newest, and returns its mark.
+/// Returns the mark of the newest object of a generation for which `is_one` returns true.
 async fn mark_of(primary: &Primary, is_one: impl Fn(&Object) -> bool) -> Result<Option<Mark>, ArchiveError> {
     let replica = primary.replica();
     let objects = primary.archive().objects(&replica).await?;
@@ -765,7 +765,7 @@ fn upload_snapshot(
         let encoding = scope.spawn(|| {
             let encoded = upload::encode_snapshot(held, mark, sender.clone(), |bytes| pace.read(bytes));
             if let Err(error) = &encoded {
-                // Without this error the upload would end like that of a complete snapshot.
+                // Without this error, the upload would store the pieces so far as a complete snapshot.
                 let failed = io::Error::other(error.to_string());
                 let _ = sender.blocking_send(Err(ArchiveError::File {
                     path: "the snapshot".to_owned(),
@@ -816,8 +816,8 @@ fn sleep_until(end: Instant, stop: &AtomicBool) {
     }
 }
 
-/// Returns `instead` if the error says that the follower has lost its place. The caller can ignore that here, because
-/// the next read returns the error again.
+/// Returns `instead` if the error is `LostPlace`. The caller can ignore that error, because the next read returns it
+/// again.
 fn lost<T>(error: LogError, instead: T) -> Result<T, LogError> {
     if error.kind() == ErrorKind::LostPlace { Ok(instead) } else { Err(error) }
 }

@@ -15,8 +15,8 @@ use tempfile::SpooledTempFile;
 
 use crate::group::{BYTES, Commit, Group, Mark};
 
-/// The number of bytes of page images that the follower caches, because it builds later images from them. The sidecar
-/// reads each image once, or a few times.
+/// The size in bytes of the follower's cache of page images. The follower builds later images from cached ones. The
+/// sidecar reads each image only once, or a few times.
 const CACHE_BYTES: usize = 2 << 20;
 
 /// A log that the archive reads.
@@ -24,7 +24,7 @@ pub struct Source {
     follower: Follower,
 }
 
-/// Commits of a log that are to become one object of the archive.
+/// A database's log, from which the sidecar reads commits for the archive.
 pub struct LogGroup {
     group: Group<Image>,
     /// The position after the group's last commit.
@@ -32,7 +32,7 @@ pub struct LogGroup {
     /// The transactions whose images this group has not copied out of the log yet.
     transactions: Vec<FollowedTransaction>,
     /// The images that this group has copied out of the log, one after another. They are not separate allocations,
-    /// because the process would keep the memory of these after they are freed.
+    /// because the allocator would not return the freed memory to the system.
     held: SpooledTempFile,
     held_bytes: u64,
     /// Whether the next transaction was too large for the group.
@@ -42,8 +42,8 @@ pub struct LogGroup {
 /// If a group holds at most this many bytes of images, it keeps them in memory. Otherwise it keeps them in a temporary
 /// file.
 const HELD_IN_MEMORY: usize = 1 << 20;
-/// If a group holds more than this many bytes of images, it takes no further commit. This limit is needed because
-/// several held images may belong to the same page.
+/// If a group holds more than this many bytes of images, it takes no further commit. `BYTES` counts each page only
+/// once, but a group may hold several images of a page.
 const HELD: u64 = 2 * BYTES as u64;
 
 /// The place of a page's image.
@@ -138,8 +138,8 @@ impl Source {
     }
 
     /// Adds the next commits of the log to a group. Stops at the end of the log, at the position `until`, or when the
-    /// group is full. Leaves out a transaction that does not fit into the group. But if `large` is set, an empty group
-    /// takes a transaction of any size.
+    /// group is full. Does not add a transaction that does not fit into the group, unless the group is empty and
+    /// `large` is set.
     ///
     /// # Errors
     /// The kind is `LostPlace` if the log has dropped the next commits.

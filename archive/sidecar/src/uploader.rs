@@ -20,31 +20,30 @@ use crate::group::Mark;
 use crate::source::{LogGroup, Source};
 use crate::upload::upload_group;
 
-/// During an upload, how often the sidecar checks whether a connection wants to start the log over.
+/// How often the sidecar checks, during an upload, whether a connection wants to start the log over.
 const ASKED: Duration = Duration::from_millis(1);
 /// How often the sidecar publishes how much the archive lacks.
 const SHOWN: Duration = Duration::from_millis(100);
-/// How often the sidecar checks whether the commits that it expects have come.
+/// How often the sidecar checks for further commits while a group waits for them.
 const GATHERED: Duration = Duration::from_micros(200);
-/// If the previous group took less time than this, the sidecar uploads no group while a look runs. In that case the
-/// archive is so fast that the processors are the bottleneck, and smaller groups would cost more processor time for
-/// each commit.
+/// If the previous group took less time than this, the sidecar uploads no group while a look runs. The archive is then
+/// so fast that the processors are the bottleneck, and smaller groups would cost more processor time for each commit.
 const SLOW: Duration = Duration::from_millis(10);
-/// While a look runs, the sidecar uploads the next group only if the group is large enough. It must have at least as
-/// many commits as the look acknowledges, divided by this number.
+/// While a look runs, the sidecar uploads the next group only if it is large enough. For every `STRAGGLERS` commits
+/// that the look acknowledges, the group must have at least one commit.
 const STRAGGLERS: u64 = 4;
 
 /// Uploads groups of commits.
 ///
 /// The log keeps the commits that are not in the archive yet. But while connections commit all the time, there are
 /// always such commits, and the log would grow up to its limit. So when a connection wants to start the log over, it
-/// asks the sidecar. The sidecar then reads the log to its end, holds the commits itself, and releases its pin on the
+/// asks the sidecar. The sidecar then reads the log to its end, keeps the commits itself, and releases its pin on the
 /// log. If the sidecar dies before these commits are in the archive, the log may have dropped them. Then the archive
 /// has a gap, and a new generation begins with a snapshot.
 ///
-/// If commits wait for the archive, the sidecar uploads the next group during the look that acknowledges the previous
-/// group. Invariant 66 allows this: it requires only that a look begins after the upload of the commits that it
-/// acknowledges. At any time there is at most one look and at most one upload, so that the archive never has a gap.
+/// If commits wait for the archive, the sidecar uploads the next group while a look for the previous group still runs.
+/// Invariant 66 allows this: it requires only that the look for a commit begins after the upload of that commit. At any
+/// time there is at most one look and at most one upload, so that the archive never has a gap.
 pub struct Uploader<'a> {
     runtime: &'a Handle,
     beside: &'a Beside,
@@ -57,14 +56,14 @@ pub struct Uploader<'a> {
     stored: Mark,
     /// The time at which the upload of that transaction began.
     stored_since: Instant,
-    /// The running upload and the running look. The uploader's own thread runs them while it waits for them. If other
-    /// threads ran them, the heap of each of those threads would keep the memory of their buffers.
+    /// The running upload and the running look. The uploader's own thread runs them while it waits for them. On other
+    /// threads, the memory of their buffers would stay in the heaps of those threads.
     tasks: FuturesUnordered<BoxFuture<'static, Event>>,
     /// The size of the group that is being uploaded.
     uploading: Option<Behind>,
     /// The number of commits that the running look acknowledges; `None` if no look runs.
     looking: Option<u64>,
-    /// The next group to upload, if it is already encoded, for example because its upload has failed before. This group
+    /// The next group to upload, if it is already encoded, for example because an earlier upload of it has failed. It
     /// no longer needs the log.
     failed: Option<Encoded>,
     /// The position after the last group that was encoded.
@@ -83,7 +82,7 @@ struct Encoded {
     size: Behind,
 }
 
-/// What a look acknowledges: the commits that were in the archive when the look began.
+/// The commits that a look acknowledges: those that were in the archive when the look began.
 struct Look {
     after: Mark,
     commits: u64,
@@ -127,9 +126,9 @@ impl<'a> Uploader<'a> {
         }
     }
 
-    /// Archives the next commits, and, if `until` is given, only those up to this position. Returns `false` if there
-    /// were none. Otherwise wakes the connections that wait for the acknowledged commits, and moves `mark` to the last
-    /// of these commits. Uploads of later commits may still be running.
+    /// Archives the next commits, up to the position `until` if it is given. Returns `false` if there were none.
+    /// Otherwise waits until some commits are acknowledged, wakes the connections that wait for these, and moves `mark`
+    /// to the last of these. Uploads of later commits may still be running.
     ///
     /// # Errors
     /// Those of the log, of [`Primary::upload`] and of [`Primary::acknowledge`]. The uploader keeps what it has read
@@ -138,8 +137,7 @@ impl<'a> Uploader<'a> {
         loop {
             self.begin_look(mark);
             let is_gathering = match self.begin_upload(source, until) {
-                // The uploader first waits for the running upload and look. Then it calls `begin_upload` again, which
-                // returns the error again.
+                // First wait for the running upload and look. After that, `begin_upload` returns the same error again.
                 Err(_) if self.is_busy() => false,
                 begun => begun?,
             };
@@ -246,8 +244,8 @@ impl<'a> Uploader<'a> {
             Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
             collected => collected?,
         }
-        // This check comes after the read. So it notices if something other than a commit has changed the database
-        // before these commits.
+        // This check must come after the read. It then sees every change before these commits that was not itself a
+        // commit.
         if self.beside.is_broken(source.id())? {
             return Ok(None);
         }
@@ -258,8 +256,8 @@ impl<'a> Uploader<'a> {
         Ok(Some(Encoded { file, after, size }))
     }
 
-    /// If a connection wants to start the log over, reads the log to its end or up to `until`, holds the commits
-    /// itself, and moves its pin on the log. Returns `false` if the uploader can hold no more.
+    /// If a connection wants to start the log over, copies the commits up to the end of the log or up to `until`, and
+    /// moves the pin on the log past them. Returns `false` if the uploader can hold no more commits.
     ///
     /// # Errors
     /// Those of the log, and of the file system of temporary files.
@@ -277,7 +275,7 @@ impl<'a> Uploader<'a> {
         Ok(true)
     }
 
-    /// Pins the log after those commits that the archive has or the sidecar holds.
+    /// Pins the log after the commits that the archive has or the uploader holds.
     ///
     /// # Errors
     /// The kind is `LostPlace` if the log no longer has the commits after the pin.
@@ -306,11 +304,11 @@ impl<'a> Uploader<'a> {
     }
 }
 
-/// Decides when the next group begins. Connections whose commits were just acknowledged commit again at once, but not
+/// Decides when the next group begins. When commits are acknowledged, their connections commit again at once, but not
 /// all at the same moment. A commit that comes too late for the next group waits for two uploads. So the group waits a
 /// while for these connections.
 ///
-/// If hundreds of connections take long to commit, they form two groups that take turns: while the connections of one
+/// If hundreds of connections take long to commit, they form two groups that alternate: while the connections of one
 /// group commit, the other group is uploaded. So a group may begin when half of the expected commits have come. But it
 /// must then be at least twice as large as the group that is being acknowledged. If connections commit quickly, a
 /// second group would gain nothing and would cost twice the requests.
@@ -326,9 +324,9 @@ struct Gathering {
     came: Instant,
 }
 
-/// The limits of a group's waiting, as fractions of the time that the previous group took. A group waits for all its
-/// expected commits for at most that time divided by `GATHERING`. If no commit has come for that time divided by
-/// `GATHERING_NEXT`, it waits no longer. After that shorter time, half of the expected commits are enough too.
+/// How long a group waits for its expected commits, as fractions of the time that the previous group took. A group
+/// waits for at most that time divided by `GATHERING`. It gives up earlier if no commit comes for that time divided by
+/// `GATHERING_NEXT`. Once that shorter time is over, half of the expected commits are enough.
 const GATHERING: u32 = 2;
 const GATHERING_NEXT: u32 = 8;
 
@@ -337,15 +335,15 @@ impl Gathering {
         Self { expected: 0, since: now, took: Duration::ZERO, had: 0, came: now }
     }
 
-    /// Expects the commits that are already waiting, and one more for each commit that was just acknowledged. `took` is
-    /// how long the acknowledged group took.
+    /// Sets how many commits to expect: those that are already waiting, and one from each connection whose commit was
+    /// just acknowledged. `took` is the time that the acknowledged group took.
     fn expect(&mut self, waiting: u64, acknowledged: u64, took: Duration, now: Instant) {
         self.expected = self.expected.max(waiting) + acknowledged;
         (self.since, self.took) = (now, took);
     }
 
-    /// Returns whether the group need not wait longer. `waiting` commits have come for it, and a look is acknowledging
-    /// `others` other commits.
+    /// Returns whether the group need not wait longer. It has `waiting` commits so far. Meanwhile a look is
+    /// acknowledging `others` other commits.
     fn is_over(&mut self, waiting: u64, others: u64, now: Instant) -> bool {
         if waiting > self.had {
             (self.had, self.came) = (waiting, now);
@@ -355,7 +353,7 @@ impl Gathering {
         }
         let (since, next) = (now - self.since, self.took / GATHERING_NEXT);
         if since >= self.took / GATHERING || now - self.came.max(self.since) >= next {
-            // From now on the group does not expect the connections that have not committed yet.
+            // From now on, expect nothing from connections that have not committed yet.
             self.expected = 0;
             return true;
         }

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use crate::common::{FOR_EVER, Machine, NAME, Place, Sidecar, assert_equal, done, patient, program, refused};
 
-/// Returns the last number that a writer has recorded; 0 if none of its commits was acknowledged. This function skips
-/// the first record: there a writer records the number that it found at its start.
+/// Returns the last number that a writer has recorded after an acknowledged commit; 0 if there is none. Skips the first
+/// record, which is the number that the writer found when it started.
 fn acknowledged(machine: &Machine) -> i64 {
     let bytes = std::fs::read(machine.fixture.path("acknowledged")).unwrap_or_default();
     bytes.as_chunks().0.iter().skip(1).map(|number| i64::from_le_bytes(*number)).next_back().unwrap_or(0)
@@ -157,7 +157,7 @@ fn a_standby_is_consistent_while_it_is_updated() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("another process"));
 }
 
-/// If a new generation does not continue the state of a follower's copy, the follower replaces the whole copy.
+/// If a new generation does not begin with the state of a follower's copy, the follower replaces the whole copy.
 #[test]
 fn a_standby_goes_over_to_a_new_generation() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());

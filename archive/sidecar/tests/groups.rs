@@ -7,8 +7,8 @@ use duralite_sidecar::group::{Commit, Group, Mark};
 
 const LOG: LogId = LogId([7; 16]);
 
-/// Commits. Each has the size of the database in pages after the commit, and the pages that it has written. For each
-/// page, one byte stands for the image.
+/// Commits. Each is the size of the database in pages after the commit, and the pages that it has written. One byte
+/// stands for the image of a page.
 type Commits<'a> = &'a [(u32, Vec<(u32, u8)>)];
 
 /// Returns the file that has these commits. The first commit becomes the transaction `min`.
@@ -48,7 +48,7 @@ fn inv69_pages_that_were_cut_off_and_taken_again_are_zeros() {
     assert_eq!(pages(&file(&commits, 4)), [(1, 3), (6, 0), (7, 0), (8, 0), (9, 3)]);
     // The last commit has cut off the pages after page 5, so the file does not have them.
     assert_eq!(pages(&file(&commits[..2], 4)), [(1, 2)]);
-    // The first commit of a new group adds no pages of zeros, although it may have made the database longer.
+    // A new group adds no pages of zeros for its first commit, although that commit may have made the database longer.
     assert_eq!(pages(&file(&commits[2..], 4)), [(1, 3), (9, 3)]);
 }
 

@@ -20,7 +20,8 @@ fn recorded(path: &Path, from: usize) -> Vec<i64> {
     bytes.as_chunks().0.iter().skip(from).map(|number| i64::from_le_bytes(*number)).collect()
 }
 
-/// Returns how many transactions a restored database has. Checks that these are the first ones that were committed.
+/// Returns how many transactions a restored database has. Checks that these are the first committed transactions,
+/// without a gap.
 fn archived(place: &Place) -> i64 {
     let restored = place.restored(&[]);
     let conn = restored.open();
@@ -155,7 +156,7 @@ fn kill_and_restore(engine: Engine, seed: u64, settings: &str, rounds: u64) -> K
         }
         std::thread::sleep(Duration::from_millis(rng.below(200)));
         scene.end(&mut rng, writer);
-        // In its first record, a writer records what it found at its start. The archive need not have that.
+        // A writer's first record is the number that it found when it started. The archive need not have that.
         let recorded = recorded(&acknowledgements, known + 1);
         scene.killed.acknowledged += recorded.len() as i64;
         acknowledged = recorded.last().copied().unwrap_or(0).max(acknowledged);

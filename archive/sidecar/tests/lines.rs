@@ -30,8 +30,8 @@ fn archived(machine: &Machine, place: &Place, lines: &[&str]) {
     machine.fixture.assert_plain(NAME);
 }
 
-/// A process that closes a log first removes the guard, and then records the state of the database file. A sidecar that
-/// looks between these two steps waits.
+/// A process that closes a log first removes the guard, and then records the state of the database file. Between these
+/// two steps, a sidecar waits.
 #[test]
 fn inv72_a_log_that_is_being_closed_is_waited_for() {
     for engine in Engine::all() {
@@ -94,7 +94,7 @@ fn a_log_that_a_dead_process_left_is_drained() {
         assert_eq!(dead.run("INSERT INTO t VALUES(2, randomblob(30000))"), "");
         assert_eq!(dead.run("INSERT INTO t VALUES(3, 3)"), "");
         dead.kill();
-        // After the recovery of a log, `ppl` can no longer tell single transactions apart.
+        // When `ppl` has recovered a log, it no longer knows where each transaction ended.
         let lines: &[&str] = if engine == Engine::PPL { &["first", "gap"] } else { &["first"] };
         archived(&machine, &place, lines);
         assert_eq!(one::<i64>(&place.restored(&[]).open(), "SELECT count(*) FROM t"), 4);
@@ -110,7 +110,7 @@ fn what_stock_sqlite_changes_begins_another_line() {
         run(&plain, "INSERT INTO t VALUES(7, randomblob(5000))").unwrap();
         plain.close().unwrap();
         archived(&machine, &place, &["first", "other"]);
-        // It makes no difference if programs use Duralite before and after stock SQLite changes the database.
+        // The result is the same if programs use Duralite before and after stock SQLite changes the database.
         machine.session(&["INSERT INTO t VALUES(8, 8)"]);
         let plain = stock(&machine.database());
         run(&plain, "DELETE FROM t WHERE x = 7").unwrap();
@@ -291,7 +291,7 @@ fn inv72_a_log_that_has_lost_what_the_archive_has_begins_another_line() {
     archive_beside(5);
 }
 
-/// The archive has commits up to a later position than the log does.
+/// The log ends before the last commit in the archive.
 #[test]
 fn inv72_a_log_that_ends_before_what_the_archive_has_begins_another_line() {
     archive_beside(1);

@@ -1,4 +1,4 @@
-//! Writers commit without pauses, so that the archive always lacks something.
+//! Writers commit without pauses, so the archive never has every commit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ const WRITERS: usize = 4;
 /// fewer frames, the log could have started over because the archive happened to have everything.
 const FULL: i64 = 500;
 
-/// More commits than a log takes before it starts over.
+/// A number of commits during which a log starts over.
 const MANY: i64 = 3000;
 
 /// Returns the number of frames in the log.
@@ -75,8 +75,8 @@ fn inv16_a_log_starts_over_beside_writers_that_never_pause_and_nothing_is_lost()
     }
 }
 
-/// Checks that the archive has only one generation, and so no gap. Skips `ppl`: if a log of `ppl` is near its usual
-/// size, or if nobody pins its transactions, the log merges its transactions whether or not the archive has them.
+/// Checks that the archive has only one generation, and so no gap. Skips `ppl`. A log of `ppl` that is near its usual
+/// size, or whose transactions nobody pins, merges its transactions whether or not the archive has them.
 fn assert_no_gap(engine: Engine, place: &Place) {
     if engine != Engine::PPL {
         assert_eq!(place.lines(), ["first"], "{engine:?}");
@@ -103,8 +103,8 @@ fn an_archive_that_is_away_while_writers_go_on_gets_everything_later() {
             let Behind { transactions, bytes, since_ms } = machine.behind();
             transactions > 0 && bytes > 0 && since_ms > 0
         });
-        // The sidecar repeats a failing upload all the time. Meanwhile it releases its pin on the log once, and then no
-        // more.
+        // The sidecar repeats the failing upload all the time. Meanwhile it copies commits out of the log until it is
+        // full. After that it no longer moves its pin on the log.
         let rows = |conn: &Connection| one::<i64>(conn, "SELECT count(*) FROM t");
         let enough = rows(&conn) + MANY;
         sidecar.until("nobody commits", || rows(&conn) > enough);
@@ -150,7 +150,7 @@ fn what_a_killed_sidecar_has_held_is_in_the_snapshot_that_follows() {
     sidecar.kill();
     machine.session(&["INSERT INTO t VALUES('after the gap')"]);
     machine.once(&place);
-    // There is no gap if the sidecar could hold no more commits and so uploaded them before it was killed.
+    // There is no gap if the sidecar was full, and so uploaded its commits before it was killed.
     let lines = place.lines();
     assert!(lines == ["first", "gap"] || lines == ["first"], "{lines:?}");
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");

@@ -43,7 +43,7 @@ fn a_database_of_a_hundred_megabytes_needs_less_than_64() {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// The archive has only a snapshot, so the sidecar compares the log with the snapshot.
+/// The archive has only a snapshot. So when the sidecar starts, it compares the log with the snapshot.
 #[test]
 fn a_start_behind_a_snapshot_of_a_hundred_megabytes_needs_less_than_64() {
     let (machine, place) = (large(), Place::new());

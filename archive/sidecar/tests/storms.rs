@@ -37,7 +37,7 @@ enum Lists {
     Held,
 }
 
-/// The present storm, and the number of requests that came to the proxy during it.
+/// The present storm (one of the failures above), and the number of requests that the proxy got during it.
 struct Weather {
     storm: Mutex<Storm>,
     lists: Mutex<Lists>,
@@ -290,7 +290,7 @@ fn inv66_what_a_sidecar_finds_after_a_takeover_is_not_acknowledged() {
     let (upload, late) = (commits.next().unwrap().unwrap().path(), files.with_file_name("late"));
     assert!(commits.next().is_none(), "one commit");
     std::fs::rename(&upload, &late).unwrap();
-    // No sidecar runs now, so the first connection after the kill finds none.
+    // No sidecar runs now, so none has announced itself in the log's shared memory.
     let conn = old.open("");
     assert_eq!(old.announced().position, 0);
     *proxy.weather.lists.lock().unwrap() = Lists::Hold;

@@ -196,8 +196,7 @@ fn a_snapshot_that_takes_long_ends_when_the_sidecar_is_told_to() {
     assert_equal(&place.restored(&[]).bytes, &machine.bytes(), "the end");
 }
 
-/// The sidecar must report the failure at once. It would be too late to do that with the next regular snapshot, an hour
-/// later.
+/// The sidecar must report the failure at once, and not only when the next regular snapshot is due, an hour later.
 #[test]
 fn a_snapshot_that_fails_beside_the_commits_is_reported_at_once() {
     let (machine, place) = (Machine::new(Engine::under_test()), Place::new());

@@ -73,7 +73,7 @@ pub struct Writer {
     pub generation: Option<Generation>,
     pub database: Database,
     pub txid: u64,
-    /// For each transaction that is the last one of an object: the bytes of the database after it.
+    /// The bytes of the database after the last transaction of each object, by the number of that transaction.
     pub states: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -192,9 +192,9 @@ impl Writer {
         assert_eq!(created, Created::Now, "{key}");
     }
 
-    /// Encodes one object with all transactions between the first and the last state in `line`. The object has each
-    /// page that differs between two neighbouring states of `line`, even if the page is the same in the first state as
-    /// in the last one. The reason is that a restore may apply the object to a state in between.
+    /// Encodes one object with all transactions between the first and the last of the states in `line`. The object has
+    /// each page that differs between two neighbouring states, even if the page is the same in the first and the last
+    /// state. The reason is that a restore may apply the object to a state in between.
     fn encode(&self, min: u64, line: &[&[u8]]) -> Vec<u8> {
         let now = line[line.len() - 1];
         let page_size = Database::page_size(now);
@@ -274,8 +274,8 @@ pub fn lived(archive: Archive, page_size: u32, seed: u64) -> Writer {
         writer.upload(min);
         ends.push(writer.txid);
     }
-    // Each object of level 1 has the transactions of four objects of level 0. Each object of level 2 has those of three
-    // objects of level 1.
+    // Merge every four objects of level 0 into one object of level 1, and every three objects of level 1 into one
+    // object of level 2.
     for (level, step) in [(1, 4), (2, 12)] {
         for at in (0..ends.len() - step).step_by(step) {
             writer.compact(level, ends[at] + 1, ends[at + step]);
