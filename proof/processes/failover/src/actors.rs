@@ -58,8 +58,8 @@ pub struct Plan {
     pub transactions: u16,
     /// The time from one transaction to the next, in milliseconds.
     pub ms_each: i64,
-    /// The primary looks each time after this number of transactions: it asks whether somebody has claimed
-    /// the next generation. It also looks after the last transaction.
+    /// After how many transactions the primary each time looks whether somebody has claimed the next
+    /// generation. It also looks after the last transaction.
     pub looks_each: u16,
     /// Whether the look that acknowledges one transaction runs while the primary uploads the next one.
     pub is_pipelined: bool,
@@ -69,8 +69,8 @@ pub struct Plan {
     pub uploads_snapshot: bool,
     /// Whether the primary compacts after each transaction.
     pub compacts: bool,
-    /// Whether the log loses two further transactions after the first `transactions` ones, so that the
-    /// archive lacks these two. The primary then starts over, and commits one more transaction.
+    /// Whether the log loses two more transactions after the first `transactions`, so that the archive never
+    /// gets these two. The primary then starts over, and commits one more transaction.
     pub has_gap: bool,
     /// Whether the primary's machine is a copy of the machine of actor 0, with the same token.
     pub is_copy: bool,
@@ -94,8 +94,8 @@ impl Plan {
     }
 }
 
-/// A retry policy that repeats a request without a pause. It makes more attempts than requests can fail in a
-/// schedule.
+/// A retry policy that repeats a request without a pause. It allows more attempts than there can be failures
+/// in one schedule.
 #[derive(Debug)]
 struct AtOnce;
 
@@ -148,7 +148,7 @@ impl Stage {
 async fn ends(life: impl Future<Output = Result<(), ArchiveError>>, stage: &Stage) {
     let is_wrong = |error: &ArchiveError| match error {
         ArchiveError::Damaged { .. } | ArchiveError::Gap { .. } => true,
-        // Only the owner of a claim creates the start record, so nobody can contradict it.
+        // Only the owner of a claim creates the start record, so no other start record can exist.
         ArchiveError::Contradicted { key } => key.ends_with(".start"),
         _ => false,
     };
@@ -170,7 +170,7 @@ pub async fn first(stage: Stage, plan: Plan) {
             stage.disk().history = vec![BASE];
         }
         let claimed = archive.claim(&stage.owner(&plan), 0).await?;
-        // If the archive has a state already, the first primary does not begin another history.
+        // If the archive has a state already, the first primary does not begin a second history.
         if claimed.inherited().await?.is_some() {
             return Ok(());
         }
@@ -179,8 +179,8 @@ pub async fn first(stage: Stage, plan: Plan) {
     ends(life, &stage).await;
 }
 
-/// Runs a machine that is a copy of the first primary's machine, made after one transaction. The copy has the
-/// state of that time.
+/// Runs a machine that is a copy of the first primary's machine. The copy was made when the database had only
+/// one transaction.
 pub async fn copy(stage: Stage, plan: Plan) {
     let life = async {
         stage.disk().history = vec![BASE];
@@ -272,7 +272,8 @@ async fn resume(stage: &Stage, plan: &Plan, generation: Generation) -> Result<()
     }
 }
 
-/// Begins a claimed generation with a new base. The transactions that the archive lacks become a gap.
+/// Begins a claimed generation with a new base. The archive then has a gap in place of the transactions that
+/// it lacks.
 async fn start_over(stage: &Stage, plan: &Plan, claimed: Claimed) -> Result<(), ArchiveError> {
     let inherited = claimed.inherited().await?;
     begin(stage, plan, claimed, inherited.as_ref(), Line::Gap).await

@@ -10,8 +10,8 @@ pub type History = Vec<u16>;
 
 const PAGE_SIZE: u32 = 512;
 
-/// Returns the archive's file with the transactions `min` to `max`. After them the database has the history
-/// `history`. The file has the pages of all transactions in the history from the index `from` on.
+/// Returns the archive's file with the transactions `min` to `max`. `history` is the history of the database
+/// after them. The file has the pages of all transactions in `history` from the index `from` on.
 ///
 /// # Panics
 ///

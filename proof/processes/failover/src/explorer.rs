@@ -17,8 +17,8 @@ use super::world::{World, hash_of};
 pub struct Limits {
     /// The largest number of requests that time out. Such a request may still arrive late, or never.
     pub timeouts: u32,
-    /// The largest number of requests that arrive twice. Only requests that change the store can do that, and
-    /// the second arrival is late.
+    /// The largest number of requests that arrive twice. Only requests that change the store can do that. The
+    /// second arrival is late.
     pub duplicates: u32,
     /// The largest number of times that an actor is killed. A killed actor begins another life with what is
     /// on its disk.
@@ -36,7 +36,7 @@ pub struct Scenario {
     pub limits: Limits,
     /// The number of keys that one answer to a list request has.
     pub keys_in_a_list: usize,
-    /// A restore must be able to end with any single one of this many newest transactions.
+    /// For each of this many newest transactions, a restore must be able to stop exactly after it.
     pub kept: u64,
 }
 
@@ -51,9 +51,9 @@ enum Step {
 
 /// Chooses the steps of a schedule.
 trait Choices {
-    /// Chooses one of several steps, and returns its index. Returns `None` if the schedule has reached a
-    /// state from which all continuations have been tried. For each step, `steps` has the actor that can
-    /// continue after it, or `None` if the step makes something go wrong.
+    /// Chooses one of several steps, and returns its index. Returns `None` if all continuations of the
+    /// present state have been tried. `steps` has one entry for each step: the actor that continues after the
+    /// step, or `None` if the step is a failure.
     fn choose(&mut self, steps: &[Option<usize>], fingerprint: &dyn Fn() -> u64) -> Option<usize>;
 }
 
@@ -111,8 +111,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Returns the actor that can continue after a step; `None` if the step makes something go wrong. All
-    /// late requests together count as one more actor.
+    /// Returns the actor that continues after a step; `None` if the step is a failure. All late requests
+    /// together count as one more actor.
     fn goes_on(&self, step: Step) -> Option<usize> {
         match step {
             Step::Arrive(index) => Some(self.world.waiting(|requests, _| requests[index].actor)),
@@ -231,7 +231,7 @@ impl Choices for Again {
 }
 
 /// Makes random choices, and remembers them. Mostly chooses the same actor several times in a row, so that
-/// the others wait for long.
+/// the others wait for a long time.
 struct Drawn {
     state: u64,
     made: Vec<usize>,
@@ -273,7 +273,7 @@ pub struct Violation {
     pub what: String,
     /// The steps that led to it.
     pub steps: Vec<String>,
-    /// The seed, if the schedule was drawn.
+    /// The seed, if the schedule was random.
     pub seed: Option<u64>,
 }
 

@@ -22,7 +22,7 @@ pub struct Judge {
     promised: History,
     /// The histories that a restore must still be able to reach, keyed by their last transactions.
     moments: BTreeMap<u64, History>,
-    /// A restore must be able to end with any single one of this many newest transactions.
+    /// For each of this many newest transactions, a restore must be able to stop exactly after it.
     kept: u64,
     violation: Option<String>,
 }

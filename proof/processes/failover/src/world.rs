@@ -284,8 +284,8 @@ impl std::fmt::Display for Client {
     }
 }
 
-/// A wait of an actor for the answer to a request. Dropping this value ends the wait. If the actor has been
-/// killed, its request becomes a late one.
+/// A request for whose answer an actor waits. Dropping this value ends the waiting. If the actor has been
+/// killed, the request becomes a late one.
 struct Wait<'a> {
     world: &'a World,
     number: u64,

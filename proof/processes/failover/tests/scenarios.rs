@@ -41,8 +41,8 @@ pub fn scenario(actors: Vec<Actor>, limits: Limits) -> Scenario {
     Scenario { actors, limits, keys_in_a_list: usize::MAX, kept: 1 }
 }
 
-/// Returns a pruning policy. It keeps every moment for as long as `keep` transactions take, and every single
-/// transaction for as long as `transactions` transactions take. A transaction takes ten seconds.
+/// Returns a pruning policy, given in transactions of ten seconds each. It keeps every moment of the last
+/// `keep` transactions, and every single one of the last `transactions` transactions.
 pub fn policy(keep: u64, transactions: u64) -> Policy {
     Policy { keep: Duration::from_secs(10 * keep), transactions: Duration::from_secs(10 * transactions) }
 }
@@ -114,7 +114,8 @@ pub fn days(limits: Limits) -> Scenario {
     scenario
 }
 
-/// Returns a scenario with all these kinds of actors and events. It is too large for trying every order.
+/// Returns a scenario with the kinds of actors and events of the scenarios above. It is too large to try
+/// every order.
 pub fn large() -> Scenario {
     let plan = Plan { is_pipelined: true, compacts: true, uploads_snapshot: true, ..Plan::of(6) };
     let other = Plan { uploads_base: true, has_gap: true, ..plan };

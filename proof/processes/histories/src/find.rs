@@ -1,11 +1,11 @@
-//! Handles reads of all registers that have a property. If such a read did not return a register, this code
-//! finds out which version of the register the reader saw.
+//! Handles *reads by a property*: each of them reads all registers that have a property. If such a read did
+//! not return a register, this code finds out which version of the register the reader saw.
 //!
-//! A reader that did not find a register saw some version that does not have the property. If the order of
-//! all versions is known, the existing edges rule some versions out: those that were replaced before the
-//! reader, and those that were written after it. Look at the versions without the property that are left. The
-//! reader comes after the writer of the first of them. And it comes before the writer that replaced the last
-//! of them. These are new edges, which may rule out versions for other readers.
+//! The reader saw some version without the property. If the order of all versions is known, the existing
+//! edges rule some versions out: those that were replaced before the reader, and those that were written
+//! after it. Of the remaining versions, only those without the property count. The reader comes after the
+//! writer of the first of them, and before the writer that replaced the last of them. These are new edges,
+//! which may rule out versions for other readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::why::{Place, Why};
 /// The versions of a register in order, each with its writer. The empty version at the beginning is left out.
 pub type Versions = Vec<(Written, usize)>;
 
-/// A register that a transaction's read by a property did not return.
+/// A register that a read by a property did not return. So it is unknown which version the reader saw.
 pub struct Unknown {
     reader: usize,
     register: Register,
@@ -31,8 +31,8 @@ pub struct Found {
     pub unknown: Vec<Unknown>,
 }
 
-/// Records which registers a read by a property found. Returns the registers of the range that it did not
-/// find.
+/// Records the registers that a read by a property returned. Returns the registers in its range whose version
+/// is still unknown.
 pub fn note(
     reader: usize,
     property: &Property,
@@ -63,7 +63,7 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Removes the entries for which another read of the same transaction shows the version. Returns the other
+/// Removes each entry whose version is known from another read of the same transaction. Returns the other
 /// entries.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();
@@ -119,7 +119,7 @@ struct Around {
 impl Around {
     fn of(reader: usize, order: &Order) -> Self {
         let mut around = Self { before: order.before(reader), after: order.after(reader) };
-        // A transaction's own later writes come after its read, because the read has not seen them.
+        // The reader's own writes count as later than its read, because the read has not seen them.
         around.after[reader] = true;
         around
     }

@@ -25,8 +25,8 @@ impl Graph {
     }
 
     /// Adds edges for the times at which transactions began and ended. If a transaction began after another had ended,
-    /// it comes after the other. An edge for each such pair would be too many. So each end becomes a node in a chain of
-    /// moments, and each transaction gets one edge from the last moment before it began.
+    /// it comes after the other. There are too many such pairs to add an edge for each. So each end becomes a node in a
+    /// chain of moments, and each transaction gets one edge from the last moment before it began.
     pub fn add_time(&mut self, spans: impl Iterator<Item = (usize, u64, Option<u64>)>) {
         let spans: Vec<_> = spans.collect();
         let mut ends: Vec<(u64, usize)> =
@@ -115,8 +115,8 @@ impl Graph {
         None
     }
 
-    /// Returns the transactions in a cycle of nodes. If there are moments between two transactions, the result has one
-    /// edge in place of them.
+    /// Returns the cycle without the moments, so that it has only transactions. One edge replaces all moments between
+    /// two transactions.
     fn told(&self, circle: &[usize]) -> Circle {
         let first = circle.iter().position(|node| *node < self.transactions).unwrap_or(0);
         let turned = circle[first..].iter().chain(&circle[..first]).copied();

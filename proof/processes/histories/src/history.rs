@@ -77,8 +77,8 @@ pub struct Tx {
     pub ops: Vec<Op>,
     /// The way in which the transaction ended.
     pub fate: Fate,
-    /// The time at which the transaction began, and the time at which its end was known. It takes effect at
-    /// some moment in between.
+    /// The time at which the transaction began, and the time at which its outcome was known. The transaction
+    /// takes effect at some moment in between.
     pub span: Option<(u64, u64)>,
 }
 

@@ -1,9 +1,9 @@
-//! Checks whether there is one order of the transactions that explains all that transactions and snapshots
-//! have seen in lists and registers (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). The checker does not
-//! know which system ran the transactions.
+//! Checks whether one order of the transactions explains everything that transactions and snapshots have seen
+//! in lists and registers (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). The checker does not know which
+//! system ran the transactions.
 //!
 //! Each element is appended only once. So a list shows the order in which its writers committed, and a read
-//! of the list shows after which of these writers the reader comes. Each value is written to a register only
+//! of the list shows which of these writers come before the reader. Each value is written to a register only
 //! once. If a transaction reads one value and then writes another, the value that it read came first.
 //!
 //! This gives edges between transactions. A writer comes after another writer (ww). A reader comes after the

@@ -11,9 +11,9 @@ use crate::why::{Place, Why};
 /// A value that a register had; `None` before it was first written.
 type Version = (Register, Option<Written>);
 
-/// Adds the edges that registers show. `counts` says which transactions are known to have taken effect, and
-/// this function adds those whose effect only registers show. Returns the reads by a property that are still
-/// unclear.
+/// Adds the edges that registers show. `counts` marks the transactions that are known to have taken effect.
+/// This function also marks those of which only registers show it. Returns the reads by a property that are
+/// still unclear.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],

@@ -47,7 +47,7 @@ fn refused(history: &[Tx], last: &Last, words: &[&str]) {
 
 #[test]
 fn a_dirty_read() {
-    // The writer commits later, and appends another element after the one that the reader saw.
+    // A transaction appends two elements, and the reader sees only the first.
     let history = [committed(&[append(1, 10), append(1, 11)]), committed(&[read(1, &[10])])];
     refused(&history, &last(&[(1, &[10, 11])], &[]), &["a part of what 0 appended to list 1"]);
     let history = [committed(&[write(1, 10), write(2, 20)]), committed(&[look(1, 10), look(2, None)])];
@@ -137,7 +137,8 @@ fn a_read_that_is_behind_the_time() {
         // If a reader ran at the same time as the writer, it need not have seen the write.
         check(&[writer.clone(), at(2, 4, &[stale])], &end).unwrap();
     }
-    // There are many transactions between these two. The report shows one edge in place of them.
+    // Many transactions ran between the first and the last transaction. The report shows one edge in place of
+    // them.
     let mut history = vec![writer];
     history.extend((1..50).map(|nth| at(nth * 10, nth * 10 + 1, &[look(2, None)])));
     history.push(at(900, 901, &[look(1, None)]));

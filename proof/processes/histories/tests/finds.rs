@@ -65,7 +65,7 @@ fn what_is_not_found_any_more_was_replaced() {
     assert!(verdict(&history(&[(1, 15)], 7), &[(1, 16)]).unwrap_err().contains("rw, register 1"));
 }
 
-/// The place of one reader in the order follows only from another reader.
+/// Only another reader shows where a reader belongs in the order.
 #[test]
 fn one_read_tells_about_another_one() {
     let mut history = vec![
@@ -77,8 +77,8 @@ fn one_read_tells_about_another_one() {
         any(&[Op::Look(1, Some(16)), Op::Look(3, None), Op::Write(3, 30)]),
     ];
     verdict(&history, &[(1, 16), (3, 30)]).unwrap();
-    // The reader comes after both writers. So if a transaction has seen neither writer, it cannot have seen a
-    // write of the reader either.
+    // The reader comes after both writers. So a transaction that has seen a write of the reader must also
+    // have seen the writers.
     history[2].ops.extend(update(4, None, 40));
     history.push(any(&[Op::Look(4, Some(40)), Op::Look(1, None)]));
     verdict(&history, &[(1, 16), (3, 30), (4, 40)]).unwrap_err();
@@ -91,8 +91,8 @@ fn a_transaction_finds_its_own_writes() {
     };
     own(&[(1, 15)]).unwrap();
     assert!(own(&[]).unwrap_err().contains("did not find 15"));
-    // A transaction also must not see two values of a register, one in a read by a property and one in
-    // another read, in either order.
+    // A transaction must also not see two values of one register, one through a read by a property and one
+    // through another read. The order of the two reads makes no difference.
     let writer = any(&update(1, None, 15));
     for ops in [[Op::Look(1, None), find(5, &[(1, 15)])], [find(5, &[]), Op::Look(1, Some(15))]] {
         verdict(&[writer.clone(), any(&ops)], &[(1, 15)]).unwrap_err();

@@ -145,7 +145,7 @@ fn the_checker_catches_a_part_of_what_nobody_was_told_of() {
     verdict_of_both(&both, &[], &[]).unwrap();
     verdict_of_both(&both, &[(1, &[10])], &[(1, 20)]).unwrap();
     assert!(verdict_of_both(&both, &[(1, &[10])], &[]).unwrap_err().contains("gone"));
-    // A snapshot saw the value before the crash, so the value must not be lost.
+    // A snapshot saw the value that this transaction wrote, so a crash must not lose it.
     let unknown = Tx { ops: vec![Op::Write(1, 20)], fate: Fate::Unknown, span: None };
     let shown = committed(&[Op::Look(1, Some(20))]);
     assert!(verdict_of_both(&[unknown, shown], &[], &[]).unwrap_err().contains("gone"));

@@ -83,7 +83,8 @@ impl Run {
             ffi::SQLITE_OK => true,
             _ if self.actor.is_auditor => false,
             ffi::SQLITE_BUSY => true,
-            // A process that recovers the wal-index may be stopped for a long time.
+            // SQLite returns this error if another process is stopped for a long time while it recovers the
+            // wal-index.
             ffi::SQLITE_PROTOCOL => true,
             // The guard makes stock SQLite refuse the database.
             ffi::SQLITE_NOTADB if self.actor.via == Via::Stock => true,

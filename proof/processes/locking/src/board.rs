@@ -210,9 +210,9 @@ impl Board {
         self.enter(step, process, call, kind, argument)
     }
 
-    /// Hands over the turn of a process that sleeps or naps. Outside a race this counts as a step, after
-    /// which other processes run. In a race it does not count, because a sleeping process can do nothing
-    /// until another process has taken a step.
+    /// Hands over the turn of a process that sleeps or naps. In a race this is not a step, because a sleeping
+    /// process can do nothing until another process has taken a step. Outside a race it is a step, after
+    /// which other processes run.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         if grain::is_race() {
             self.note(process, call, argument, 0);

@@ -16,7 +16,7 @@ use crate::grain;
 use crate::me::process;
 use crate::watch;
 
-/// The shortest sleep in nanoseconds. A shorter sleep takes this long too. So a loop that polls at short intervals
+/// The shortest sleep in nanoseconds: any shorter sleep also takes this long. So a loop that polls at short intervals
 /// reaches its time limit after few steps.
 const SHORTEST_NS: u64 = 250_000;
 /// The longest total time in nanoseconds for which an operation may wait. Normally the connection's busy handler gives
@@ -39,8 +39,8 @@ pub fn check() {
     );
 }
 
-/// Sleeps for `ns` nanoseconds of the process's own clock. If the process's operation has then waited too long in
-/// total, records a finding and ends the process.
+/// Sleeps for `ns` nanoseconds of the process's own clock. If the present operation has now waited longer in total than
+/// is allowed, records a finding and ends the process.
 pub fn sleep(process: usize, ns: u64) {
     let state = &board().processes[process];
     let now = state.clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst) + ns.max(SHORTEST_NS);
@@ -68,10 +68,9 @@ pub fn has_waited(process: usize) -> Duration {
     Duration::from_nanos(state.clock_ns.load(SeqCst) - state.began_ns.load(SeqCst))
 }
 
-/// The leader calls this after it has killed a process. It waits in real time. If a process wants a lock that a dead
-/// process holds in memory, it asks the kernel whether the holder is alive. It asks at most once in 2 ms, by a clock
-/// that this module does not replace. Without the wait here, the speed of the machine would decide whether a process
-/// notices the death when it next looks at the lock.
+/// Waits in real time. The leader calls this after it has killed a process. A process that wants a lock in memory asks
+/// the kernel whether the holder is alive, but only once in 2 ms, by a clock that this module does not replace. Without
+/// this wait, the speed of the machine would decide whether a process notices the death when it next checks the lock.
 pub fn let_death_be_noticed() {
     std::thread::sleep(Duration::from_micros(2200));
 }

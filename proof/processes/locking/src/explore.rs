@@ -14,8 +14,8 @@ pub struct Bounds {
     pub preemptions: usize,
     /// The largest number of deaths in a schedule.
     pub deaths: usize,
-    /// For each number of deviations, the largest number of schedules that the exploration runs. If there are
-    /// more, it runs a random sample of this size.
+    /// The largest number of schedules that the exploration runs with the same number of deviations. If there
+    /// are more, it runs a random sample of this size.
     pub limit: usize,
     /// The number of additional random schedules.
     pub random: u64,
@@ -84,13 +84,13 @@ fn beginning(steps: &[Step]) -> u64 {
 }
 
 /// Returns for each step whether the exploration should try a deviation at this step. The steps of a process
-/// between two sleeps form a round, and a process that waits repeats its round. Suppose that a process makes
-/// the same calls with the same results in several rounds, and that no process does anything new meanwhile.
-/// Then only the first of these rounds is worth a deviation.
+/// between two sleeps form a *round*. A process that waits may repeat a round, with the same calls and the
+/// same results. If no process has done anything new between two equal rounds, the exploration tries
+/// deviations only in the first one.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // The present round of each process: the round's hash, the number of different rounds that were known
-    // when it began, and its steps.
+    // The present round of each process: a hash of the round's steps, the number of different rounds that
+    // were known when it began, and its steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =

@@ -13,9 +13,10 @@ use crate::call::{Call, Kind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Grain {
-    /// A process stops before each operation. In a commit it also stops twice: after validation, before the
-    /// first store into the log; and when the transaction is sealed but not yet published. In a checkpoint
-    /// the process stops before it writes the first page into the database file.
+    /// A process stops before each operation. In a commit it also stops after validation, before the first
+    /// store into the log. It stops in the commit once more when the log has the sealed transaction, but
+    /// other processes do not see it yet. In a checkpoint it stops before it writes the first page into the
+    /// database file.
     Coarse = 1,
     /// A process stops before each lock of the wal-index, each read and write of the database file, each
     /// store into the log, and each store to the header of the wal-index. It also stops before and after each
@@ -26,16 +27,16 @@ pub enum Grain {
 /// The [`Grain`] of the race, as a number; 0 if there is no race. Forked processes inherit it.
 static GRAIN: AtomicU8 = AtomicU8::new(0);
 
-/// The largest number of times that one operation stops at one place. A process that recovers what a dead
-/// process has left could otherwise stop thousands of times. After each of these stops, a process that waits
-/// for the recovery would get a turn.
+/// The largest number of times that one operation stops at one place. Without this limit, a process that
+/// recovers what a dead process has left could stop thousands of times. Each time, a process that waits for
+/// the recovery would get a turn.
 const MOST: u32 = 80;
 
 thread_local! {
     /// Whether this process races.
     static RACES: Cell<bool> = const { Cell::new(false) };
-    /// For each of three places, how many times this operation has come there. With [`Grain::Coarse`] the
-    /// process stops at each place only once.
+    /// How many times the present operation has come to each of three places in the code. With
+    /// [`Grain::Coarse`] the process stops at each place only once.
     static TIMES: Cell<[u32; 3]> = const { Cell::new([0; 3]) };
 }
 
@@ -64,8 +65,8 @@ pub fn operation_begins() {
     TIMES.set([0; 3]);
 }
 
-/// Adds 1 to the number of times that this process has come to a place. Returns whether the process stops
-/// there. With [`Grain::Coarse`] it stops only when that number is `counts`.
+/// Counts that the present operation has come to a place, and returns whether the process stops there. With
+/// [`Grain::Coarse`] it stops there only the `counts`-th time.
 fn stops(place: usize, counts: u32) -> bool {
     if !RACES.get() {
         return false;

@@ -54,8 +54,8 @@ struct Player {
     is_second_life: bool,
 }
 
-/// `MADE` is the number of the first row of the process that makes the scenario's files. `INTERRUPTED` is
-/// that of the process that the leader then kills in the middle of a commit.
+/// The process that makes the scenario's files inserts rows from the number `MADE` on. The process that the
+/// leader kills in the middle of a commit inserts rows from `INTERRUPTED` on.
 const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 
@@ -288,8 +288,8 @@ impl Rig {
     }
 }
 
-/// Wraps a chooser, so that it gets step numbers that begin at 0 with the first step of the schedule itself.
-/// Other processes may have taken steps before that.
+/// Wraps a chooser that counts steps from 0, beginning with the schedule's own first step. Other processes
+/// may have taken steps before that.
 struct Shifted<'a, C> {
     chooser: &'a mut C,
     offset: u32,

@@ -47,8 +47,8 @@ use scenario::{ENGINE, SCENARIOS, Scenario};
 /// The names of settings and of parts of a schedule.
 const NAMES: [&str; 8] = ["preemptions", "deaths", "limit", "random", "seed", "until", "engine", "order"];
 
-/// Refuses an unknown name. Otherwise the exploration would use the default of the setting that the user meant, and
-/// prove less than it seems to prove.
+/// Refuses an unknown name. If a user misspells a setting, the exploration would otherwise use the default, and prove
+/// less than the user thinks.
 fn check_names(arguments: &[String]) {
     for (name, _) in arguments.iter().filter_map(|argument| argument.split_once('=')) {
         assert!(NAMES.contains(&name), "no setting {name}; there are {NAMES:?}");

@@ -86,8 +86,8 @@ impl Start {
         })
     }
 
-    /// Returns the process that leaves a hot journal, if this state has one. The leader kills it when it is
-    /// about to commit by deleting its journal.
+    /// Returns the process that leaves a hot journal, if this state has one. The leader kills that process
+    /// just before it deletes its journal in order to commit.
     pub fn interrupted(self) -> Option<Actor> {
         matches!(self, Self::HotJournal).then_some(stock(&["open", "UPDATE t SET filler = 1", "insert"]))
     }
@@ -114,12 +114,12 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 
 /// Reads page 1 and nothing else.
 ///
-/// Stock SQLite can lose commits when a connection leaves WAL mode while its cache has pages other than page
-/// 1. SQLite then checks only the change counter, and a commit through the WAL need not change this counter.
-/// Stock SQLite can also lose commits of a process that opens the database while another connection leaves
-/// WAL mode. That process may commit to a new `-wal`, which the connection does not read. So in these
-/// scenarios a process reads only page 1 before it leaves WAL mode. And while a stock process leaves WAL
-/// mode, no other stock process opens the database. The scenario `stock_leaves_wal` shows both losses.
+/// Stock SQLite can lose commits in two ways when a connection leaves WAL mode. The first way is a cache with
+/// pages other than page 1: SQLite then checks only the change counter, and a commit through the WAL need not
+/// change this counter. The second way is another process that opens the database at that time: it may commit
+/// to a new `-wal`, which the connection does not read. So in these scenarios a process reads only page 1
+/// before it leaves WAL mode, and meanwhile no other stock process opens the database. The scenario
+/// `stock_leaves_wal` shows both losses.
 const PEEK: &str = "SELECT name FROM sqlite_master";
 const TO_DELETE: &str = "PRAGMA journal_mode=DELETE";
 const TO_WAL: &str = "PRAGMA journal_mode=WAL";

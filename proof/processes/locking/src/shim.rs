@@ -109,8 +109,8 @@ unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
     }
 }
 
-/// The method tables. The index is the version of the lower file's methods. SQLite checks the version before
-/// it calls a method.
+/// The method tables, one for each version of the lower file's methods. SQLite checks the version before it
+/// calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 fn kind_of(flags: c_int) -> Kind {

@@ -1,9 +1,9 @@
 //! The rules that this rig checks at every step.
 //!
 //! 1. After a successful call, SQLite never believes that it holds a stronger lock on the database file than the base
-//!    VFS holds. The same is true while a successful call reads or writes the file. (After a failed call, SQLite
-//!    releases its lock. In exclusive locking mode SQLite still believes that it holds the lock, but no later call may
-//!    succeed.)
+//!    VFS really holds. The same is true while a successful call reads or writes the file. (A failed call is different:
+//!    normally SQLite releases its lock after it. In exclusive locking mode SQLite still believes that it holds the
+//!    lock, but then no later call may succeed.)
 //! 2. At each commit exactly one log is in use. A commit to a Duralite log finds the guard in the database's header,
 //!    and a commit with a rollback journal finds no guard of such a log. Neither of them finds an ordinary `-wal` that
 //!    has frames. A commit to an ordinary `-wal` finds a header in WAL mode, and the path of the `-wal` still leads to
@@ -62,8 +62,8 @@ thread_local! {
     /// The database that the top VFS is opening. The next file that the base VFS opens belongs to this
     /// database.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether the base VFS has read or written during the present call while it held a weaker lock than SQLite
-    /// believes.
+    /// Whether the base VFS has read or written during the present call under a weaker lock than SQLite believes that
+    /// it holds.
     static UNLOCKED: Cell<bool> = const { Cell::new(false) };
     /// The number of files that SQLite has open as a `-wal`, including ordinary `-wal` files.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
@@ -81,7 +81,7 @@ fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.ino())
 }
 
-/// Makes the seat of a file. The VFSs call this before they open the file.
+/// Describes a file that a VFS is about to open.
 pub fn opening(layer: Layer, kind: Kind) -> Seat {
     let handle = match (layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -123,7 +123,7 @@ pub fn opened(seat: Seat, path: &CStr) {
     }
 }
 
-/// Returns whether this call is a step. It is one if the moment of the call can matter to other processes.
+/// Returns whether this call is a step. A call is a step if other processes can notice when it happens.
 fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     if grain::is_race() {
         return grain::stops_below(call, seat.kind);
@@ -232,7 +232,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Returns whether SQLite makes this call only while it believes that it holds a lock, and relies on the result.
+/// Returns whether SQLite makes this call only under a lock, and relies on the result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,

@@ -39,9 +39,8 @@ fn explore(mix: &str, settings: &[String], control: Option<&str>) -> Output {
 }
 
 /// Explores a race in which nothing may go wrong. On `nvwal`, runs coarse schedules without deaths, and then
-/// random schedules. After that, runs fewer random schedules on `waldio` and on `ppl`. The processes of `ppl`
-/// also wait for a lock in the segment. If `all` is set, `limit` must be large enough for all coarse
-/// schedules.
+/// random schedules. After that, runs fewer random schedules on `waldio` and on `ppl`, whose processes also
+/// wait for a lock in the segment. If `all` is set, `limit` must be large enough for all coarse schedules.
 fn inv59_one_order_explains(mix: &str, limit: u64, all: bool, random: u64) {
     let (limit, all, random) = if is_long() {
         (limit, all, random)
@@ -125,8 +124,8 @@ fn every_race_is_a_test() {
     assert_eq!(listed, RACES);
 }
 
-/// The test runs each interleaving of coarse steps. It also runs each interleaving with a death of one
-/// process, or of all processes, at every step. A short run takes only the first of these schedules.
+/// The test runs every schedule of coarse steps in which no process dies. It also runs every one in which one
+/// process, or all processes, die at some step. A short run takes only the first of these schedules.
 #[test]
 fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     let limit = if is_long() { 1000 } else { COARSE };
@@ -134,9 +133,8 @@ fn inv59_one_order_explains_what_is_there_wherever_a_process_dies() {
     assert!(are_all || !is_long(), "there are more schedules");
 }
 
-/// Runs one schedule of a race, and checks that nothing goes wrong. Each pair has a process, and the number
-/// of steps that the process takes next. A letter in place of a process's number means that a process dies
-/// (`a` is process 0).
+/// Runs one schedule of a race, and checks that nothing goes wrong. Each pair names a process, and the number
+/// of steps that the process takes next. A letter kills a process (`a` is process 0).
 fn goes_well(mix: &str, steps: &[(char, usize)]) {
     let steps: String = steps.iter().flat_map(|(process, steps)| vec![*process; *steps]).collect();
     let program = env!("CARGO_BIN_EXE_duralite-locking");
@@ -146,17 +144,17 @@ fn goes_well(mix: &str, steps: &[(char, usize)]) {
 }
 
 /// A process died between its stores to the two copies of the header. Another process rebuilds the wal-index
-/// while a third process uses it. In an earlier version, the third process could get pages as they were
-/// before the commits in the log.
+/// while a third process uses it. In an earlier version, the third process could read old pages, without the
+/// commits in the log.
 #[test]
 fn inv15_a_reader_goes_on_while_the_wal_index_is_made_anew() {
     goes_well("long_read", &[('1', 6), ('0', 30), ('a', 1), ('2', 2), ('1', 20)]);
 }
 
-/// A process died while it started the log over. The header of the wal-index already said that the log has no
-/// frames. But it still said that some frames are in the database file. Then other processes committed. In an
-/// earlier version, processes believed that the first frames of these commits are in the database file. So no
-/// process saw these commits, and in the end they were lost.
+/// A process died while it started the log over. The header of the wal-index already said that the log is
+/// empty. But it still gave the number of frames that the last checkpoint had copied into the database file.
+/// Then other processes committed. In an earlier version, processes took the first frames of these commits
+/// for frames that the checkpoint had copied. So no process saw these commits, and in the end they were lost.
 #[test]
 fn inv15_commits_after_a_start_over_that_was_cut_short_are_not_taken_for_home() {
     goes_well("checkpoint", &[('2', 12), ('0', 38), ('a', 1), ('1', 75)]);

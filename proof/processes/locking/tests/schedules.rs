@@ -24,8 +24,8 @@ fn explore(scenario: &str, settings: &[&str], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a scenario in which no rule may be broken. Each schedule must begin with the steps of the
-/// schedule that it extends. Otherwise the behaviour of a process depends on something other than the
+/// Explores a scenario in which no rule may be broken. Each schedule extends an earlier one, and must begin
+/// with the same steps as that one. Otherwise the behaviour of a process depends on something other than the
 /// schedule.
 fn finds_nothing_in(scenario: &str, settings: &[&str]) {
     let output = explore(scenario, settings, None);
@@ -40,8 +40,8 @@ fn finds_nothing(scenario: &str) {
     }
 }
 
-/// Checks that the exploration finds `what`. Either the fault `control` is put back into the guard, or the
-/// scenario runs without Duralite.
+/// Checks that the exploration finds `what`. With `control`, Duralite's guard has this fault. Otherwise the
+/// scenario uses only stock SQLite.
 fn finds(scenario: &str, control: Option<&str>, what: &str) {
     let output = explore(scenario, &["limit=400", "random=400", &format!("until={what}")], control);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -80,8 +80,8 @@ scenarios! {
     ours_leaves_wal,
 }
 
-/// One process leaves WAL mode, and dies at one of its steps. There is a schedule for every step. Some of
-/// these deaths leave a hot journal while another process waits to open the log.
+/// One process leaves WAL mode, and dies at one of its steps. There is a schedule for every step. In some of
+/// these schedules, the process leaves a hot journal while another process waits to open the log.
 #[test]
 fn finds_nothing_wherever_one_dies_that_leaves_wal() {
     let every_death = ["preemptions=0", "deaths=1", "limit=10000", "random=0"];
@@ -117,8 +117,8 @@ fn control_stock_sqlite_leaves_wal_mode() {
     finds("stock_leaves_wal", None, "commits to an ordinary -wal, and the header says Rollback");
 }
 
-/// The fault: the guard releases SHARED while it opens the log, and afterwards does not check again what
-/// SQLite had read before.
+/// The fault: the guard releases SHARED while it opens the log. After that, it does not check whether the
+/// pages that SQLite had read before are still current.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_lapse() {

@@ -13,7 +13,7 @@ use crate::mind::Mind;
 use crate::site::Paths;
 use crate::{Plan, Side};
 
-/// For this long after they are killed, processes may still hold their locks.
+/// How long killed processes may still hold their locks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes both databases with stock SQLite.
@@ -76,9 +76,9 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no writer has more commits than it can have tried. A writer may be one commit ahead of its
-/// last recorded acknowledgement, but not more: it begins a commit only after it has recorded the
-/// acknowledgement of the previous one, or after the previous one has failed.
+/// Checks that no writer has more commits than it can have made. A writer begins a commit only after the
+/// previous one has failed, or after it has recorded the acknowledgement of the previous one. So it can be at
+/// most one commit ahead of its last recorded acknowledgement.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

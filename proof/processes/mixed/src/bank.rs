@@ -1,9 +1,9 @@
 //! The content of the two databases, the changes that a numbered transaction makes, and the conditions that
 //! every snapshot must meet.
 //!
-//! A database has accounts. Their sum stays the same in every transfer. It has a row for each commit of each
-//! writer, and the numbers of a writer's rows have no gaps. It also has the newest number of each writer, and
-//! a counter of all commits.
+//! A database has accounts, and no transfer changes their sum. It has a row for each commit of each writer,
+//! and the numbers of a writer's rows have no gaps. It also has the newest number of each writer, and a
+//! counter of all commits.
 
 use std::collections::HashMap;
 
@@ -38,8 +38,8 @@ pub(crate) struct View {
     pub(crate) sum: i64,
     /// The newest number of each writer.
     pub(crate) newest: HashMap<i64, i64>,
-    /// The number of all rows of commits, and the number of writers whose rows have gaps in their numbers;
-    /// `None` if the rows were not counted.
+    /// The number of rows for commits, and the number of writers whose row numbers have gaps; `None` if this
+    /// snapshot did not read the rows.
     pub(crate) rows: Option<(i64, i64)>,
 }
 

@@ -16,11 +16,11 @@ use crate::site::Paths;
 use crate::slices::{Slices, now_ns};
 use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 
-/// A connection that only [`Life::close`] closes. If a process has found a loss, it must end without a
-/// checkpoint, and without deleting a log.
+/// A connection that only [`Life::close`] closes. If a process has found a loss, it must end without closing
+/// its connections, because that could checkpoint or delete a log.
 type Kept = ManuallyDrop<Connection>;
 
-/// The longest time for any wait, even if processes are stopped or hold locks.
+/// The limit of every wait. It is long enough even if processes are stopped or hold locks.
 const LONG: Duration = Duration::from_secs(10);
 /// How many times a thread tries a commit if the database is busy.
 const COMMITS: u32 = 40;
@@ -201,8 +201,8 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            // When this commit begins, another process may just be opening the WAL. That process may not have
-            // noticed yet that the mode has changed.
+            // When this commit begins, another process may be in the middle of opening the WAL, and may not
+            // have noticed that the mode has changed.
             21..=22 if self.plan.modes => {
                 ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
             }

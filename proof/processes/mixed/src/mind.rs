@@ -1,5 +1,5 @@
-//! What one thread has learned about the databases through all of its connections. The thread compares every snapshot
-//! with that.
+//! What one thread has learned about the databases through all of its connections. The thread checks every snapshot
+//! against this knowledge.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Mind {
     seen: HashMap<Place, i64>,
     counters: [i64; 2],
     /// For each database, the number of this thread's newest acknowledged commit. `tried` has the number of the newest
-    /// commit that it has tried.
+    /// commit that this thread has attempted.
     certain: [i64; 2],
     tried: [i64; 2],
 }
@@ -27,7 +27,8 @@ impl Mind {
         Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
     }
 
-    /// Returns, for each writer, a commit that every snapshot must show if the snapshot begins after this call.
+    /// Returns, for each writer, its newest acknowledged commit. Every snapshot that begins after this call must show
+    /// that commit.
     pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
         Ok(self.acks.refresh()?.clone())
     }
@@ -68,7 +69,7 @@ impl Mind {
     }
 
     /// Returns the number for this writer's next commit. `found` is the number of this writer's newest commit in the
-    /// database. SQLite may have reported an error for that commit.
+    /// database. That commit counts, even if SQLite has reported an error for it.
     pub(crate) fn next(&mut self, database: usize, found: i64) -> Result<i64> {
         let (certain, tried) = (self.certain[database], self.tried[database]);
         ensure!(

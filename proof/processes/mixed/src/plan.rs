@@ -7,7 +7,7 @@ use anyhow::{Context as _, Error, Result, bail};
 use duralite_testkit::{Acknowledge, Arguments, Engine};
 
 /// The plan of a round. Its text has `name=value` pairs, separated by spaces, and [`Plan::parse`] reads it.
-/// The seed decides everything except when the kernel runs which process.
+/// The seed decides everything except the kernel's scheduling of the processes.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine of Duralite's logs; `None` in the control, where all processes use stock SQLite.
@@ -32,7 +32,7 @@ pub struct Plan {
     pub modes: bool,
     /// The longest time between two kills or stops, in milliseconds.
     pub longest_ms: u64,
-    /// Of this many connections, one has `locking_mode=EXCLUSIVE`; 0 for none.
+    /// One of this many connections has `locking_mode=EXCLUSIVE`; 0 for none.
     pub exclusive: u32,
     /// Whether some connections are read-only.
     pub onlookers: bool,
@@ -47,7 +47,7 @@ pub struct Plan {
     pub settings: String,
     /// The page size of the databases, in bytes.
     pub page_bytes: u32,
-    /// The round creates the directory of the databases in this directory; `None` for the directory of
+    /// The directory in which the round makes the directory of the databases; `None` for the directory of
     /// temporary files.
     pub directory: Option<PathBuf>,
     /// When a writer records a transaction as acknowledged: before or after its `COMMIT`.
@@ -81,8 +81,8 @@ impl Plan {
             stock: rng.u32(1..=2),
             threads: rng.u32(1..=3),
             both: engine.is_some() && rng.u32(..4) == 0,
-            // Kills without stops find other losses than stops without kills, so the seed decides about the
-            // two independently.
+            // Rounds with only kills find other losses than rounds with only stops. So the seed decides about
+            // the two independently.
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
             modes: rng.u32(..8) > 0,

@@ -12,7 +12,7 @@ use crate::slices::now_ns;
 use crate::worker::{Orders, Task};
 use crate::{Plan, Report, Side, Worker};
 
-/// After the round, processes may take this long to close their databases.
+/// How long processes may take to close their databases after the round.
 const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 const STOPS_MS: std::ops::Range<u64> = 1..150;
@@ -48,8 +48,8 @@ struct Member {
     child: Child,
     side: Side,
     number: u32,
-    /// `None` if the process is not stopped. Otherwise the time until which it is stopped, and whether the
-    /// round kills it then. If not, the process continues.
+    /// If the process is stopped: the end of the stop, and whether the round then kills the process or lets
+    /// it continue.
     stopped: Option<(Instant, bool)>,
 }
 
@@ -182,7 +182,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// If the time of a stopped process has come, lets the process continue or kills it.
+    /// When the stop of a process is over, lets the process continue or kills it.
     fn go_on(&mut self, now: Instant) -> Result<()> {
         for at in 0..self.crowd.len() {
             match self.crowd.get(at).and_then(|member| member.stopped) {

@@ -43,7 +43,7 @@ pub fn verdict(side: Side, read_only: bool, guarded: bool, code: i32) -> Verdict
         // `SQLITE_PROTOCOL` means that a stopped process holds the lock under which SQLite recovers the wal-index.
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => Verdict::Again,
         ffi::SQLITE_NOTADB if meets_guard => Verdict::Reopen,
-        // Until SQLite reads page 1 again, it remembers the write version that the guard had put there.
+        // SQLite still remembers the write version that the guard had put into page 1, until it reads the page again.
         ffi::SQLITE_READONLY if meets_guard => Verdict::Reopen,
         // A read-only connection cannot roll back or recover what a dead process has left, and it cannot create missing
         // files.

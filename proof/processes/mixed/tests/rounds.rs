@@ -13,12 +13,12 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The largest number of rounds that a test runs until both sides have committed.
+/// The largest number of rounds in which a test waits for both sides to commit.
 const MOST_ROUNDS: u64 = 8;
 
-/// Runs two rounds. In the first, processes are killed and stopped. In the second, none is. In about one of
-/// twelve rounds, some connection of Duralite is open all the time, so stock SQLite commits nothing. In that
-/// case more rounds like the second follow.
+/// Runs one round with kills and stops, and one without them. In about one of twelve rounds, some Duralite
+/// connection is open all the time, so stock SQLite commits nothing. In that case further rounds without
+/// kills and stops follow.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
     let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };

@@ -24,12 +24,11 @@ pub fn rounds(all: usize) -> usize {
 /// The way in which a sleep ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// A sleep may end at any time, as the trait allows. So waits can time out. Tests need that if a process
-    /// may die or be stopped and then cannot wake others.
+    /// A sleep may end by itself at any time, as the trait allows. So waits can time out. Tests need that if
+    /// a process may die or be stopped, and then cannot wake the others.
     MayEnd,
-    /// Only a wake-up ends a sleep. So a lost wake-up becomes a deadlock, which the explorer reports. But a
-    /// sleep shorter than [`SHORTEST_SLEEP`] is only a pause. No process has to wake the sleeper, so the
-    /// pause ends by itself.
+    /// Only a wake-up ends a sleep. So a lost wake-up becomes a deadlock, which the explorer reports. A sleep
+    /// shorter than [`SHORTEST_SLEEP`] is an exception: it is only a pause, and ends by itself.
     UntilWoken,
     /// Like [`Sleep::UntilWoken`], but every wake-up is lost. With this control the tests must fail.
     ForEver,
@@ -61,7 +60,8 @@ pub struct Memory {
     stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
     sleep: Sleep,
-    /// The sleeping processes. Each entry has the word at which the process sleeps, and a number of its own.
+    /// The sleeping processes. Each entry has the word on which the process sleeps, and a number that is
+    /// unique to the sleep.
     sleepers: shuttle::sync::Mutex<Sleepers>,
     woken: shuttle::sync::Condvar,
 }
@@ -119,7 +119,7 @@ impl Memory {
         })
     }
 
-    /// Makes a process stop when it learns that another process is dead, before it reacts to that.
+    /// Makes a process stop as soon as it learns that another process is dead, before it acts on that.
     pub fn stop_at_death(&self, index: usize) {
         self.stops.store(index as u64 + 1, Ordering::SeqCst);
     }
@@ -290,8 +290,8 @@ impl Segment for ProcessSlot {
     fn clock_ns(&self) -> u64 {
         self.operate(|memory| {
             let mut state = memory.lock();
-            // If sleeps do not end by themselves, time limits must not expire either. So the clock then
-            // advances slowly.
+            // If sleeps do not end by themselves, time limits should not expire either. So let the clock
+            // advance only slowly.
             state.clock_ns += if memory.sleep == Sleep::MayEnd { 50_000 } else { 1_000 };
             state.clock_ns
         })

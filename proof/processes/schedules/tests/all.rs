@@ -10,9 +10,9 @@ mod store_logs;
 mod store_snapshots;
 mod weak_locks;
 
-// These are modules of the store that the tests explore. This program compiles them itself, so that they use
-// the mutexes and atomics of its own module `sync` and not those of the store. The modules refer to each
-// other, to `sync` and to the formats by paths from the crate's root, so they must have the same names here.
+// These modules of the store are under test. This program compiles them itself, so that they use the mutexes
+// and atomics of the module `sync` here, and not those of the store. The modules refer to each other, to
+// `sync` and to the formats by paths from the crate's root, so all of these must have the same names here.
 #[path = "../../../../store/src/counter.rs"]
 mod counter;
 #[allow(dead_code)]

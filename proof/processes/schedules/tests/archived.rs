@@ -14,7 +14,7 @@ use duralite_wal::shared::archived::{ARCHIVED_BYTES, ArchivedWords, NotArchived}
 
 const LONG: Duration = Duration::from_secs(1 << 30);
 
-/// The position up to which the archive has the commits in fact.
+/// The position up to which the archive really has the commits.
 #[derive(Default)]
 struct Archive(AtomicU64);
 

@@ -11,7 +11,7 @@ use duralite_locks::{CHECKPOINT, Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
-/// The length of a turn. It is so short that it ends after a few readings of the clock.
+/// The length of a turn: so short that the turn ends after a few readings of the clock.
 const TURN: Duration = Duration::from_micros(10);
 
 /// Counts the processes in each critical section. So the tests check the mutual exclusion itself,

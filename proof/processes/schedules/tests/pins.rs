@@ -11,8 +11,8 @@ use duralite_medium::PROCESS_SLOTS;
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 use duralite_wal::shared::pins::{PINS_BYTES, Pins, Recycling};
 
-/// The real state of the log, which does not depend on the pins: the positions before its first transaction
-/// and after its last one.
+/// The true state of the log, for comparison with the pins: the positions before its first transaction and
+/// after its last one.
 #[derive(Default)]
 struct Log {
     oldest: AtomicU64,
@@ -36,7 +36,8 @@ fn write(pins: &Pins, log: &Log) {
     log.end.fetch_add(1, Ordering::SeqCst);
     let recycling = Recycling { oldest: log.oldest(), end: log.end(), is_full: false };
     if pins.may_recycle(&recycling).expect("asked") {
-        // Between these two calls of `may_recycle` SQLite syncs the database.
+        // SQLite syncs the database between these two calls of `may_recycle`. So other processes can run
+        // here.
         shuttle::thread::yield_now();
         assert!(pins.may_recycle(&recycling).expect("asked"), "decided, and refused");
         log.oldest.store(recycling.end, Ordering::SeqCst);
@@ -111,7 +112,7 @@ fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies:
     });
     followers.into_iter().for_each(|follower| follower.join().expect("a follower"));
     writer.join().expect("the writers");
-    // The followers that are alive have released their pins, and the pins of dead followers do not count.
+    // The living followers have released their pins, and the pins of dead followers do not count.
     let before = log.oldest();
     write(&Pins::new(memory.join(4, None), 0), &log);
     assert!(log.oldest() > before, "nobody is in the way");

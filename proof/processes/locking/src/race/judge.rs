@@ -1,19 +1,19 @@
 //! Judges whether one order of a race's transactions explains everything that the processes have seen.
 //!
-//! This is the order in which the commits were published. The judge runs the transactions again in this
+//! The order is the one in which the commits were published. The judge runs the transactions again in this
 //! order, one at a time, on a plain SQLite database, and compares:
 //!
 //! 1. A transaction that has committed got the answers that it gets at its place in the order.
-//! 2. Every other transaction (one that only read, was refused, or whose process died) got the answers that
-//!    it gets after some prefix of the order. That prefix has all commits that had returned before the
-//!    transaction began, and none that was published after the transaction's first answer.
+//! 2. Other transactions have only read, were refused, or lost their process. Each of them got the answers
+//!    that it gets after the first few commits of the order. These must include all commits that had returned
+//!    before the transaction began, and no commit that was published after its first answer.
 //! 3. At the end every process finds the rows that the whole order leaves. So a transaction that was refused
 //!    has changed nothing.
 //! 4. If a process died in a commit after it had begun to write to the log, its transaction may be in the
-//!    order or not. If that transaction was sealed but not published, other processes do not see it until one
-//!    of them rebuilds the wal-index. Stock SQLite behaves in the same way. If another transaction commits
-//!    before that, it takes the place of the sealed transaction in the log. So only the last transaction of
-//!    the order may appear late, and once it has appeared, it stays.
+//!    order or not. The log may already have the whole transaction (sealed), although it is not published.
+//!    Then other processes see it only after one of them has rebuilt the wal-index. Stock SQLite behaves in
+//!    the same way. But if another transaction commits first, it overwrites the sealed one in the log. So only
+//!    the last transaction of the order may appear late, and once it has appeared, it stays.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use super::session::{answer, is_about_rows, statements};
 /// A transaction, as the number of its process and its number among that process's transactions.
 type Id = (usize, usize);
 
-/// The results of a transaction, if it runs after certain others.
+/// The results of a transaction that runs after certain other transactions.
 struct Run {
     answers: Vec<String>,
     /// All rows of the database after the transaction.
@@ -82,8 +82,8 @@ impl Judge {
     /// Describes what is wrong with a history; returns `None` if nothing is wrong. `seen` has the
     /// transactions of the history. `found` has the rows that each process found at the end.
     pub fn judge(&self, seen: &[Seen], found: &[(usize, String)]) -> Option<String> {
-        // Nobody knows whether these transactions have committed. For each of them, the judge tries it with
-        // the commit and without.
+        // Nobody knows whether these transactions have committed. So the judge tries every combination, each
+        // transaction with its commit and without it.
         let doubtful: Vec<&Seen> =
             seen.iter().filter(|one| matches!(one.end, End::Died { sealed: 1.. })).collect();
         let mut wrong = Vec::new();
@@ -141,8 +141,8 @@ impl Judge {
     }
 }
 
-/// For a transaction that is not in the order, returns how many of the order's commits it may have seen: the
-/// smallest and the largest possible number.
+/// For a transaction that is not in the order, returns the range of how many of the order's commits it may
+/// have seen.
 fn places(one: &Seen, order: &[&Seen]) -> std::ops::RangeInclusive<usize> {
     let returned = |other: &&&Seen| matches!(other.end, End::Committed { at, .. } if at < one.begun);
     let least = order.iter().rposition(|other| returned(&other)).map_or(0, |last| last + 1);

@@ -12,14 +12,14 @@ use crate::shared::{Zeroable, map};
 /// The largest number of bytes of text that a process writes.
 const TEXT: usize = 1 << 16;
 
-/// The value of `sealed` while the process is not in a commit. If the process changes the log then, for
-/// example in a checkpoint, the change belongs to no transaction.
+/// The value of `sealed` while the process is not in a commit. A change of the log at such a time, for
+/// example in a checkpoint, belongs to no transaction.
 const NONE: u64 = u64::MAX;
 
 /// The shared memory.
 #[repr(C)]
 pub struct Ledger {
-    /// The moment of the newest entry. Each entry of the ledger gets a later moment than the one before it.
+    /// A counter that grows with each entry of the ledger. The number that an entry gets is its *moment*.
     now: AtomicU64,
     pages: [Page; PROCESSES],
 }
@@ -27,10 +27,10 @@ pub struct Ledger {
 #[repr(C)]
 struct Page {
     bytes: AtomicU32,
-    /// The moment at which the process last changed the log in its present commit. It is 0 if the process has
-    /// not changed the log in this commit yet, and [`NONE`] if the process is not in a commit. A process that
-    /// changes the log in a commit holds WRITE, and publishes the commit after its last change. So these
-    /// moments have the same order as the publications of the commits.
+    /// The moment at which the process last changed the log in its present commit. It is 0 before the first
+    /// such change, and [`NONE`] while the process is not in a commit. A process that changes the log in a
+    /// commit holds WRITE, and publishes the commit after its last change. So these moments are in the order
+    /// in which the commits are published.
     sealed: AtomicU64,
     text: [AtomicU8; TEXT],
 }
@@ -41,7 +41,7 @@ impl Zeroable for Ledger {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub process: usize,
-    /// The number of the transaction among those of its process.
+    /// The number of the transaction, counted among the transactions of its process.
     pub number: usize,
     pub begun: u64,
     /// The answers of the transaction's statements, each with the moment of the answer.
@@ -52,7 +52,8 @@ pub struct Seen {
 /// The way in which a transaction has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// COMMIT succeeded at the moment `at`. `sealed` is 0 if the transaction had nothing to commit.
+    /// COMMIT succeeded at the moment `at`. `sealed` is the moment of the commit's last change of the log; 0
+    /// if there was nothing to commit.
     Committed { at: u64, sealed: u64 },
     /// The transaction was refused.
     Refused,
@@ -106,8 +107,8 @@ impl Ledger {
         self.write(process, format_args!("commits {}", self.moment()));
     }
 
-    /// Records the present moment. The process is about to change the log or the header of the wal-index, or
-    /// has just made its changes durable.
+    /// If the process is in a commit, records the present moment. The caller is about to change the log or
+    /// the header of the wal-index, or has just made its changes durable.
     pub fn changes_log(&self, process: usize) {
         let sealed = &self.pages[process].sealed;
         if sealed.load(SeqCst) != NONE {
@@ -143,9 +144,10 @@ impl Ledger {
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// Returns all transactions that have begun, and the rows that each process has found at the end, in the
-    /// order of their moments. `sees_log` says whether the ledger records each change of the log. If it does
-    /// not, any transaction that was about to commit may be sealed, even if the ledger shows no change.
+    /// Returns all transactions that have begun. Also returns the rows that each process has found at the
+    /// end, in the order in which the processes found them. `sees_log` says whether the ledger records each
+    /// change of the log. If it does not, a transaction that was about to commit may be in the log, even if
+    /// the ledger shows no change.
     pub fn read(&self, sees_log: bool) -> (Vec<Seen>, Vec<(usize, String)>) {
         let (mut all, mut found): (Vec<Seen>, Vec<(u64, usize, String)>) = (Vec::new(), Vec::new());
         for process in 0..PROCESSES {

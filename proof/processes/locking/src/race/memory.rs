@@ -1,5 +1,5 @@
-//! Wraps the memory of a log, so that a process of a race stops at each store and each fence. When a process
-//! waits for another one, it hands over its turn, so that the others can continue.
+//! Wraps the memory of a log, so that a process of a race stops at each store and each fence. While a process
+//! waits for another one, it hands over its turn.
 
 use std::fmt;
 use std::io;
@@ -179,9 +179,9 @@ impl Nvm for Stopping {
     }
 }
 
-/// Wraps the memory that processes share. If a process waits at this memory for another process, it sleeps by
-/// its own clock, and so hands over its turn. Otherwise the other process, which may be at a stop, would
-/// never continue.
+/// Wraps the memory that processes share. A process that waits here for another process sleeps by its own
+/// clock, and so hands over its turn. Otherwise the other process, which may be at a stop, would never
+/// continue.
 struct Yielding {
     process: usize,
     below: Arc<dyn Segment>,

@@ -51,8 +51,8 @@ macro_rules! read {
     };
 }
 
-/// Changes a row by a value that depends on another row. After several such changes, the values show in which
-/// order the changes were made.
+/// Changes a row to a value that depends on another row. After several such changes, the values show the
+/// order of the changes.
 macro_rules! write {
     ($row:literal, $from:literal, $own:literal) => {
         concat!("UPDATE t SET v=v*10+(SELECT v FROM t WHERE k=", $from, ")+", $own, " WHERE k=", $row)
@@ -73,7 +73,7 @@ const fn after(before: &'static [&'static str], program: Program) -> Program {
 
 /// Reads all rows of `t`, so that they are in SQLite's cache.
 const WARM: &[&str] = &["SELECT sum(v) FROM t"];
-/// A transaction after which its connection has leases of free pages.
+/// A transaction that leaves its connection with leases of free pages.
 const LEASES_BIG: &[&str] = &["BEGIN", "INSERT INTO big VALUES(10, zeroblob(1500))", "COMMIT"];
 const LEASES_HUGE: &[&str] = &["BEGIN", "INSERT INTO huge VALUES(10, zeroblob(1500))", "COMMIT"];
 

@@ -29,8 +29,8 @@ use schedule::{Deaths, Draw, Every, Follow, Schedule};
 
 /// The limits of an exploration.
 pub struct Bounds {
-    /// The largest number of schedules of coarse steps. The exploration tries these schedules one after
-    /// another, and stops after this many.
+    /// The largest number of schedules of coarse steps. The exploration goes through all such schedules in a
+    /// fixed order until it reaches this number.
     pub limit: usize,
     /// The largest number of deaths in a schedule.
     pub deaths: usize,
@@ -47,7 +47,7 @@ struct Report {
     schedules: u64,
     /// Whether the exploration ran all schedules of coarse steps.
     is_complete: bool,
-    /// Whether a repeated schedule had other steps than the first time.
+    /// Whether a repeated schedule took other steps than the first time.
     diverged: bool,
     random: u64,
     committed: u64,

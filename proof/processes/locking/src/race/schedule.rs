@@ -113,8 +113,7 @@ pub struct Every {
     path: Vec<(Vec<Choice>, usize)>,
     at: usize,
     killed: usize,
-    /// Whether a schedule made the same choices as an earlier one, and then found that other processes were
-    /// ready.
+    /// Whether a schedule made the same choices as an earlier one, but then found other processes ready.
     pub diverged: bool,
 }
 

@@ -15,9 +15,9 @@ use crate::clock;
 use crate::grain;
 use crate::scenario::ENGINE;
 
-/// The time for which SQLite's busy handler waits, by the process's own clock, which advances only in sleeps.
-/// In a race, a waiting process gets a turn at the latest after each step of another process. So it waits for
-/// the whole time only if the lock that it wants never becomes free.
+/// How long SQLite's busy handler waits, by the process's own clock, which advances only in sleeps. In a
+/// race, a waiting process gets a turn after each step of another process, or sooner. So it waits for the
+/// whole time only if the lock that it wants never becomes free.
 const BUSY: Duration = Duration::from_secs(12);
 
 /// Returns the name of the engine that this exploration uses.
@@ -47,7 +47,7 @@ pub fn statements(operation: &str) -> impl Iterator<Item = &str> {
     operation.split(';').map(str::trim)
 }
 
-/// Returns whether a statement only reads or changes rows, so that its answer depends on nothing but rows.
+/// Returns whether a statement only reads or changes rows. Its answer then depends only on rows.
 pub fn is_about_rows(sql: &str) -> bool {
     !["BEGIN", "COMMIT", "PRAGMA"].iter().any(|word| sql.starts_with(word))
 }
@@ -147,7 +147,8 @@ fn refused(process: usize, connection: &Connection, sql: &str, error: &Error) {
     ledger().refused(process, code);
 }
 
-/// Takes the WRITE lock, which no process may hold any more. Then records all rows that this process finds.
+/// Takes the WRITE lock, and records all rows that this process finds. By now every other process must have
+/// released that lock.
 fn look_at_all(process: usize, connection: &Connection) {
     clock::operation_begins(process);
     for sql in ["BEGIN IMMEDIATE", ROWS, "ROLLBACK"] {

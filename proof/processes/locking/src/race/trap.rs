@@ -1,12 +1,12 @@
 //! Stops a process of a race before each store to the header of the wal-index, which all processes share. The
 //! header has two copies of the committed state, and the words in which checkpoints and readers announce
-//! themselves. The process also stops before a store to the first word after the header, where the list of
-//! frames begins. Between two of these stores a process may be killed or stopped.
+//! themselves. The process also stops before a store to the first word after the header, which is the first
+//! entry of the list of frames. At each of these stops, a process may be killed.
 //!
-//! For these stores the process calls no function that the rig could intercept. So the memory is
-//! write-protected while a process races. A store then causes a fault, and the process stops in the handler
-//! of the fault. After the stop, the processor makes this one store in a single step, and then the memory is
-//! protected again. This works only on x86-64. On other processors there are no such stops.
+//! A store calls no function that the rig could intercept. So the memory is write-protected while a process
+//! races. A store then causes a fault, and the process stops in the handler of the fault. After the stop, the
+//! processor makes this one store in a single step, and then the memory is protected again. This works only
+//! on x86-64. On other processors there are no such stops.
 #![allow(unsafe_code)] // handlers of signals, and protection of memory
 
 /// Makes this process stop at each store to the header of the wal-index from now on. The process must have
@@ -53,8 +53,8 @@ mod here {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let here = std::env::current_dir().ok()?;
         let here = here.to_str()?;
-        // The search looks for the name of the directory. It cannot look for the name of the file, because
-        // the process that created the file mapped it before it had a name.
+        // Search for the name of the directory and not for that of the file. The process that created the
+        // file mapped it before it had a name.
         let places = maps.lines().filter(|line| line.contains(here)).filter_map(|line| {
             let mut words = line.split_whitespace();
             let start = words.next()?.split('-').next()?;
@@ -87,8 +87,9 @@ mod here {
         let at = unsafe { (*info).si_addr() } as usize;
         let page = FIRST.load(SeqCst);
         if page == 0 || !(page..page + PAGE).contains(&at) {
-            // This fault has another reason. Without this handler the same store causes the fault again,
-            // which ends the process. SAFETY: the call restores the default action of the signal.
+            // This fault is a real error, and not a stop. Without this handler the same store causes the
+            // fault again, and that ends the process. SAFETY: the call restores the default action of the
+            // signal.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             return;
         }

@@ -1,5 +1,5 @@
-//! Tests group commit under explored schedules. The processes seal under the WRITE lock, and wait for one
-//! leader. Any of them may die at any operation.
+//! Tests group commit under explored schedules. The processes seal their transactions under the WRITE lock,
+//! and wait for one leader to write them. Any of the processes may die at any operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

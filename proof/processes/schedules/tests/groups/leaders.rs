@@ -1,5 +1,6 @@
-//! Tests the leaders of group commit under explored schedules. New processes reuse process slots,
-//! compare-and-exchange operations come too late, and leaders are replaced while they write.
+//! Tests the leaders of group commit under explored schedules. New processes reuse process slots, a stopped
+//! process continues with a compare-and-exchange that is out of date, and leaders are replaced while they
+//! write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -62,7 +63,8 @@ fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<W
     world
 }
 
-/// Returns a closure. Each schedule calls it once, and gets the next of the numbers 0, 1, ... below `limit`.
+/// Returns a closure that each schedule calls once. The calls return 0, 1, 2 and so on, and begin at 0 again
+/// before they reach `limit`.
 fn counter(limit: u64) -> impl Fn() -> u64 + Clone {
     let at = Arc::new(AtomicU64::new(0));
     move || at.fetch_add(1, Ordering::SeqCst) % limit

@@ -1,4 +1,4 @@
-//! A log that processes share in the same way as SQLite's writers do, but without SQLite.
+//! A log that several processes read and write, as SQLite's writers do, but without SQLite.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -159,8 +159,8 @@ impl Block for View {
     }
 }
 
-/// The state of the log and the database. In reality each writer gets it from the previous one through
-/// SQLite's wal-index.
+/// The state of the log and the database. In the real system, each writer gets it from the previous writer
+/// through SQLite's wal-index.
 pub struct Index {
     header: WalHeader,
     frames: u64,
@@ -253,10 +253,10 @@ impl World {
         home || self.recovered().contains(&number)
     }
 
-    /// Checks that the durable transactions are in the order in which they were sealed. A process that died
-    /// may have sealed one more transaction, of which no other process knows. The log may still have it,
-    /// until the next writer's transaction takes its place. So there may be one such transaction for each
-    /// dead process. Returns the known transactions that survive.
+    /// Checks that the durable transactions are in the order in which they were sealed. Returns those that
+    /// are known. A process that died may have sealed one more transaction, of which no other process knows.
+    /// The log may still have it, until the next writer's transaction takes its place. So the log may have at
+    /// most one unknown transaction for each dead process.
     pub fn check_order(&self, dead: usize) -> Vec<u8> {
         let index = self.index.lock().expect("index");
         let recovered = self.recovered();
@@ -364,8 +364,8 @@ impl Process {
         }
     }
 
-    /// Makes everything sealed durable. If the log may start over after that, writes its pages into the
-    /// database file, and starts the log over. Returns whether it started the log over.
+    /// Makes every sealed transaction durable. Then, if the log is allowed to start over, writes its pages
+    /// into the database file and starts it over. Returns whether it started the log over.
     pub fn restart(&mut self, world: &World) -> bool {
         if !self.take_write_within(2) {
             return false;

@@ -90,7 +90,8 @@ fn inv36_a_range_and_a_row_in_it_are_never_held_at_once() {
                 vec![(row(9), Mode::Exclusive)],
             ];
             let done = run(&locks, wants, move |nth, enters| {
-                // The last transaction locks a row outside the range.
+                // The last transaction locks a row outside the range, so it may run at the same time as the
+                // others.
                 if nth < 2 {
                     inside.alone(enters);
                 }

@@ -23,8 +23,8 @@ fn object(thread: u64, nth: u64) -> Vec<u8> {
     Object::build(ObjectKind::System, thread << 32 | nth, 0, &[7; 50], &[])
 }
 
-/// Lets threads append and commit. Checks that each commit is durable when it returns; `is_durable` finds
-/// that out. Returns the sequence numbers that each thread got.
+/// Lets threads append and commit. Checks with `is_durable` that each commit is durable when it returns.
+/// Returns the sequence numbers that each thread got.
 fn run(
     log: &Arc<dyn Log>,
     threads: u64,

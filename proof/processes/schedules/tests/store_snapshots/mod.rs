@@ -35,16 +35,16 @@ struct World {
 /// A rule that a test breaks on purpose, to check that the test notices it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Break {
-    /// A transaction changes the page before it notes the row's old version.
+    /// A transaction changes the page before it notes (saves) the row's old version.
     NotesLate,
-    /// A snapshot does not note which changes came from transactions that were still in progress.
+    /// When a snapshot opens, nobody notes the old versions of the rows that running transactions have already changed.
     NotesNothing,
-    /// A transaction releases the lock under which it noted the old version too early: its step is not in its undo list
-    /// yet.
+    /// A transaction notes the old version under a lock, and releases the lock too early: its step is not in its undo
+    /// list yet.
     LetsGo,
-    /// One of the transactions releases its locks before it ends. The other transactions do not.
+    /// One of the transactions releases its row locks before it ends. The other transactions do not.
     EndsLate,
-    /// A reader looks up the noted version before it reads the page. The rule is to do so after that.
+    /// A reader looks up the noted version first, and reads the page after that. The right order is the reverse.
     LooksAtPageLast,
 }
 
