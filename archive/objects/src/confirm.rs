@@ -1,4 +1,4 @@
-//! Decides when to believe that something is missing in the archive because a listing does not show it.
+//! Decides when the archive really lacks what a listing does not show.
 //!
 //! A listing takes several requests. Meanwhile other processes upload, take the archive over and prune. For example, a
 //! listing reads one prefix before a primary writes transactions there, and another prefix after pruning has deleted

@@ -1,5 +1,5 @@
 //! The only error type of this crate. No error text contains credentials: this crate takes credentials only from the
-//! environment, and refuses a location that contains some.
+//! environment, and refuses a location with credentials in it.
 
 use std::io;
 use std::path::Path as FilePath;
@@ -59,8 +59,8 @@ pub enum ArchiveError {
     /// The archive changed during every listing, so that no two listings agreed.
     #[error("the archive was changed each time while it was listed; try again")]
     Changing,
-    /// The archive has no object that ends with this transaction. Either the transaction is not archived yet, or it is
-    /// in the middle of an object.
+    /// No restore can end with this transaction. Either the transaction is not archived yet, or an object has it
+    /// together with later transactions.
     #[error("the archive has no state after transaction {txid}; {}", instead(*before, *after))]
     NotThere {
         /// The transaction.
@@ -148,7 +148,7 @@ impl ArchiveError {
         move |error| Self::Damaged { key: key.to_string(), what: error.to_string() }
     }
 
-    /// Returns whether the error is that the requested object does not exist.
+    /// Returns whether the error says that the requested object does not exist.
     #[must_use]
     pub const fn is_missing(&self) -> bool {
         matches!(self, Self::Store { source: object_store::Error::NotFound { .. }, .. })
@@ -171,8 +171,8 @@ impl ArchiveError {
     }
 
     /// Returns whether the same request may succeed later, because the network failed or the store is overloaded. A
-    /// refusal is permanent. The store refuses a request without permission, with wrong credentials, for another region
-    /// or for a bucket that does not exist.
+    /// refusal is permanent. The store refuses a request that has no permission or wrong credentials, or that names
+    /// another region or a bucket that does not exist.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         let source = match self {

@@ -224,9 +224,9 @@ impl Primary {
         self.archive.put_new(&self.owner.retry, &key, content, Some(time_ms)).await
     }
 
-    /// Uploads an object of any length: a small one with one request, a large one in parts. For an upload in parts, the
-    /// store does not refuse a key that exists already. That is safe, because only the owner writes this key, and it
-    /// always writes the same bytes (invariant 69).
+    /// Uploads an object of any length: a small one with one request, a large one in parts. At the end of an upload in
+    /// parts, the store does not refuse a key that exists already. That is safe, because only the owner writes this
+    /// key, and it always writes the same bytes (invariant 69).
     pub(crate) async fn put_stream(
         &self,
         object: Object,

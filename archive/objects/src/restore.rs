@@ -103,8 +103,7 @@ impl Archive {
         let mut missing: Option<ArchiveError> = None;
         for _ in 0..PLANS {
             let (lineage, plan) = match self.planned(chosen).await {
-                // Pruning has deleted the chosen state meanwhile. A restore that began now would choose another state,
-                // so this restore does that too.
+                // Pruning has deleted the chosen state meanwhile. So choose again, as a restore that began now would.
                 Err(ArchiveError::NotThere { .. }) if chosen != target => self.planned(target).await?,
                 planned => planned?,
             };
@@ -116,8 +115,8 @@ impl Archive {
                 Err(error) if error.is_damage() => return Err(broken(&lineage, chosen, error)),
                 done => return done,
             };
-            // The new plan needs the same missing object again, so the new listing still shows it. So neither
-            // compaction nor pruning has deleted it.
+            // The new plan needs the same missing object again, because the new listing still shows it. So neither
+            // compaction nor pruning has deleted the object.
             if missing.is_some_and(|before| before.to_string() == error.to_string()) {
                 return Err(broken(&lineage, chosen, error));
             }

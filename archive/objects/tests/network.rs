@@ -60,7 +60,7 @@ struct Parts {
     aborted: AtomicU32,
 }
 
-/// An upload in parts. A call that aborts it is counted, but returns an error.
+/// An upload in parts. It counts the calls that abort it, and answers them with an error.
 #[derive(Debug)]
 struct Counting(Arc<Parts>);
 

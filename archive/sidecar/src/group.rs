@@ -43,8 +43,8 @@ impl Mark {
         }
     }
 
-    /// Returns the time at which the transaction was sealed, in milliseconds since 1970, as an unsigned number. The log
-    /// stores it like this.
+    /// Returns the time at which the transaction was sealed, in milliseconds since 1970, as the unsigned number that
+    /// the log stores.
     pub fn sealed_ms(&self) -> u64 {
         u64::try_from(self.time_ms).unwrap_or(0)
     }

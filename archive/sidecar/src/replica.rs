@@ -41,8 +41,7 @@ struct State {
     generation: Option<Generation>,
     /// The last transaction of the copy. If `applying` is set, the copy may have later transactions.
     txid: u64,
-    /// If this code has begun to change the copy, the last transaction that the change brings. The copy may have this
-    /// transaction already.
+    /// If a change of the copy is in progress, the last transaction after this change. The copy may have it already.
     applying: Option<u64>,
 }
 

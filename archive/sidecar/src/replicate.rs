@@ -415,8 +415,8 @@ impl Replicator {
         self.block(self.archive.claim(&self.owner(), now_ms()))
     }
 
-    /// Begins the claimed generation. The database is in the state that the archive had at the end of the previous
-    /// generation. Returns the generation.
+    /// Begins the claimed generation, and returns it. The database must be in the state that the archive had at the end
+    /// of the previous generation.
     ///
     /// # Errors
     /// Those of the archive and of reading the database.

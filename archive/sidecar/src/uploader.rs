@@ -244,7 +244,7 @@ impl<'a> Uploader<'a> {
             Err(error) if error.kind() == ErrorKind::LostPlace && self.next.is_held() => {}
             collected => collected?,
         }
-        // This check must come after the read. It then sees every change before these commits that was not itself a
+        // This check must come after the read. It then notices every earlier change of the database that was not a
         // commit.
         if self.beside.is_broken(source.id())? {
             return Ok(None);

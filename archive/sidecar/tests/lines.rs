@@ -297,7 +297,7 @@ fn inv72_a_log_that_ends_before_what_the_archive_has_begins_another_line() {
     archive_beside(1);
 }
 
-/// Makes `commits` commits, and closes the log. Then archives what the log has left behind.
+/// Makes `commits` commits, and closes the log. Then archives the backlog that the log has left.
 fn archive_behind(commits: u32) {
     let (machine, place) = robbed();
     let numbers = (0..commits).map(|number| format!("INSERT INTO t VALUES({})", number + 10));

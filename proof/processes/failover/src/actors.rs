@@ -58,8 +58,8 @@ pub struct Plan {
     pub transactions: u16,
     /// The time from one transaction to the next, in milliseconds.
     pub ms_each: i64,
-    /// After how many transactions the primary each time looks whether somebody has claimed the next
-    /// generation. It also looks after the last transaction.
+    /// The number of transactions between two *looks*. In a look, the primary asks whether somebody has
+    /// claimed the next generation. It also looks after the last transaction.
     pub looks_each: u16,
     /// Whether the look that acknowledges one transaction runs while the primary uploads the next one.
     pub is_pipelined: bool,

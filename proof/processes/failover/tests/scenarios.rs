@@ -41,8 +41,8 @@ pub fn scenario(actors: Vec<Actor>, limits: Limits) -> Scenario {
     Scenario { actors, limits, keys_in_a_list: usize::MAX, kept: 1 }
 }
 
-/// Returns a pruning policy, given in transactions of ten seconds each. It keeps every moment of the last
-/// `keep` transactions, and every single one of the last `transactions` transactions.
+/// Returns a pruning policy. A transaction takes ten seconds. Every moment is kept for as long as `keep`
+/// transactions take, and every single transaction for as long as `transactions` transactions take.
 pub fn policy(keep: u64, transactions: u64) -> Policy {
     Policy { keep: Duration::from_secs(10 * keep), transactions: Duration::from_secs(10 * transactions) }
 }

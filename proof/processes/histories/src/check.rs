@@ -26,9 +26,9 @@ pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns a snapshot for each transaction that did not commit. The snapshot has the reads before the
-/// transaction's first change, so it must have seen one state. A caller that requires this of transactions
-/// that did not commit checks the history together with these snapshots.
+/// Returns a snapshot for each transaction that did not commit: the reads before the transaction's first
+/// change. If transactions that did not commit must also see a single state, the caller checks the history
+/// together with these snapshots.
 #[must_use]
 pub fn reads_of_the_uncommitted(history: &[Tx]) -> Vec<Tx> {
     let uncommitted = history.iter().filter(|tx| tx.fate != Fate::Committed);

@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::history::{Element, Fate, List, Op, Tx};
 use crate::why::{Place, Why};
 
-/// Adds the edges that lists show. Returns which transactions are known to have taken effect.
+/// Adds the edges that follow from the lists. Returns which transactions are known to have taken effect.
 pub fn add_edges(
     history: &[Tx],
     order: &BTreeMap<List, Vec<Element>>,
