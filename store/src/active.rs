@@ -42,8 +42,8 @@ impl Active {
         self.part(tx).lock().insert(tx, (next, undoable));
     }
 
-    /// Raises a transaction's lower bound to `first`. The caller has logged the undo of all of the transaction's steps
-    /// again, in objects from `first` on. So the transaction no longer needs the older objects.
+    /// Raises a transaction's lower bound to `first`. The caller has copied the undo of all of the transaction's steps
+    /// into new log objects, which begin at `first`. So the transaction no longer needs the older objects.
     pub(crate) fn moved(&self, tx: TxId, first: Lsn) {
         if let Some(entry) = self.part(tx).lock().get_mut(&tx) {
             entry.0 = first;

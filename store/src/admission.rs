@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::log::{Log, Space};
 
-/// The extra time beyond the caller's limit that a thread waits for space while checkpoints are slow.
+/// While checkpoints are slow, a thread waits for log space for up to this time beyond the caller's limit.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const MIB: u128 = 1 << 20;
@@ -58,9 +58,9 @@ impl Admission {
         if self.try_keep(room).is_ok() {
             return Ok(());
         }
-        // The count stays raised until there is room. So a checkpoint that begins between two attempts sees that a
-        // thread waits for room. Such a checkpoint logs the undo of old transactions again, which lets it discard more
-        // of the log.
+        // While the count is raised, a checkpoint sees that a thread waits for room, even if the checkpoint begins
+        // between two attempts. Such a checkpoint copies the undo of old transactions to the end of the log, so that it
+        // can discard more of the log.
         *self.waiting.lock() += 1;
         let kept = self.wait(room, own, limit);
         *self.waiting.lock() -= 1;
@@ -87,8 +87,7 @@ impl Admission {
         }
     }
 
-    /// Checks that the log, even if it were empty, is large enough for `room` on top of what the transaction has
-    /// reserved (`own`).
+    /// Checks that an empty log could hold `room` in addition to what the transaction has already reserved (`own`).
     ///
     /// # Errors
     /// [`Error::Full`], which names a sufficient log size.

@@ -23,9 +23,9 @@ const SEGMENT_BYTES: usize = 16 << 20;
 pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
     let (begin, start) = {
-        // While this thread holds the mutex, no bulk load can commit. So a load either has all of its pages in the page
-        // file before the backup copies the first page, or it sees at its commit that a backup has begun. In the second
-        // case, the load logs images of its pages.
+        // While this thread holds the mutex, no bulk load can commit. If a load committed earlier, all of its pages are
+        // in the page file before the backup copies the first page. If a load commits later, it sees that a backup has
+        // begun, and logs images of its pages.
         let mut backups = engine.backups.lock();
         *backups += 1;
         let mut pinned = engine.pinned.lock();
@@ -69,9 +69,9 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
         Ok(is_whole)
     })?;
     pages.sync_all().map_err(writing)?;
-    // Each change in the copied pages has a log object number below `end`, because a page goes to the file only after
-    // the log objects of its changes are durable. So redoing the log up to `end` brings all copied pages to the same
-    // moment.
+    // The copied pages contain only changes with log object numbers below `end`, because a page goes to the file only
+    // after the log objects of its changes are durable. So redoing the log up to `end` brings all copied pages to the
+    // same moment.
     let log = &engine.pager.log;
     let end = log.next();
     engine.force(end - 1)?;

@@ -1,7 +1,7 @@
 //! Gives free space in the page file back to the file system, while transactions continue.
 //!
-//! Invariant 52: the store cuts off only pages behind the last page in use. It holds the latches of the space maps of
-//! these pages, so no transaction can take them meanwhile. No log object that recovery would redo refers to a removed
+//! Invariant 52: the store cuts off only pages behind the last page in use. Meanwhile it holds the latches of the space
+//! maps of these pages, so no transaction can allocate them. No log object that recovery would redo refers to a removed
 //! page. Enough pages always remain to undo the open transactions.
 
 use std::ops::Bound;
@@ -78,7 +78,7 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
 
 /// Removes the free pages behind the last page in use from the file.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
-    // These pages can be removed only after the store has discarded the log objects of all moves and frees so far.
+    // Before these pages can be removed, the store has to discard the log objects of all earlier moves and frees.
     let last = engine.pager.log.next();
     let begun = Instant::now();
     loop {

@@ -57,11 +57,11 @@ pub(crate) struct Engine {
     /// its commit here before snapshots can show its changes.
     pub(crate) newest_commit: AtomicU64,
     /// For each backup that still needs part of the log, the first log object that it needs. A checkpoint holds the
-    /// mutex while it discards log objects. So no backup can begin at that moment and then lack these objects.
+    /// mutex while it discards log objects. So a backup that begins later finds the objects that it needs.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     /// The number of backups that have begun. A thread holds the mutex while it begins a backup, and while it commits a
-    /// bulk load. So the load knows whether a backup has begun before its commit, and a backup that begins later has
-    /// the load's pages.
+    /// bulk load. So either the load sees that a backup has begun, or the backup begins after the commit and has the
+    /// load's pages.
     pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
@@ -123,9 +123,10 @@ impl Engine {
             head = head.min(self.active.oldest(next));
         }
         let head = pinned.iter().copied().fold(head, Lsn::min);
-        // If a transaction has ended since `next` was read, it no longer keeps objects in the log. Its end has to be
-        // durable before the log objects of its changes are discarded. Otherwise a crash could lose the end. Recovery
-        // would then find the changes in the page file, but no log objects to undo them.
+        // A transaction that has ended since `next` was read no longer keeps objects in the log. But its commit or
+        // rollback has to be durable before the log objects of its changes are discarded. Otherwise a crash could lose
+        // the commit or rollback. Recovery would then find the changes in the page file, but no log objects to undo
+        // them.
         if self.controls.keep(Rule::EndsBeforeGivingUp) {
             self.force(log.next() - 1)?;
         }

@@ -32,7 +32,7 @@ pub enum Error {
         "the transaction did not get a lock in time; run the transaction again, or raise the lock timeout"
     )]
     Timeout,
-    /// Since the snapshot was opened, so many rows have changed that the store no longer keeps all of their old
+    /// Too many rows have changed since the snapshot was opened, and the store no longer keeps all of their old
     /// versions.
     #[error(
         "the snapshot is too old: since it was opened, more rows changed than the store keeps old versions \
@@ -60,7 +60,7 @@ pub enum Error {
         /// The page number, if a page is damaged.
         page: Option<PageId>,
     },
-    /// Part of the log from before the requested moment is not in the archive.
+    /// The archive lacks log objects from before the requested moment.
     #[error(
         "{what}; the last moment before this gap is log object {last} (RestoreTo::Lsn({last}), or --to \
          {last}); for a later moment, restore a later backup"

@@ -1,10 +1,10 @@
 //! Moves the undo of old transactions forward in the log, so that the older part of the log can be discarded.
 //!
-//! Invariant 49: however long a transaction stays open and idle, it does not fill up the log, so other transactions can
-//! go on writing. The keeper logs the undo of all steps of an old transaction again, without the steps' changes. These
-//! objects are called moved steps. One more object records their number. From then on, recovery uses the moved steps in
-//! place of the transaction's earlier objects. So wherever a crash happens, recovery undoes each step exactly once.
-//! After the move, the log still has enough room to undo everything.
+//! Invariant 49: a transaction that stays open and idle does not fill up the log, so other transactions can continue to
+//! write. The keeper logs the undo of all steps of an old transaction a second time, without the steps' changes. These
+//! objects are called moved steps. One more object records their number. After that object, recovery uses the moved
+//! steps in place of the transaction's earlier objects. So wherever a crash happens, recovery undoes each step exactly
+//! once. After the move, the log still has enough room to undo everything.
 
 use std::time::Duration;
 
@@ -16,14 +16,15 @@ use crate::pager::{Author, Pager};
 
 /// The time to wait for a transaction that is in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// The keeper moves transactions only if that frees at least this many times the log space that it takes.
+/// The keeper moves transactions only if the log space that this frees is at least this many times the log space that
+/// the moved steps take.
 const GAIN: u64 = 2;
-/// The keeper moves transactions only if that frees at least this fraction of the used log: a quarter.
+/// The keeper moves transactions only if this frees at least a quarter of the used part of the log.
 const PART: u64 = 4;
 
 /// Moves the undo of the oldest transactions forward in the log, if that frees a good part of the log. Does so only if
-/// less than half of the log is free, or if a thread waits for room. Objects from `limit` on must stay in any case,
-/// because a backup or a dirty page may need them.
+/// less than half of the log is free, or if a thread waits for room. Keeps objects from `limit` on in any case, because
+/// a backup or a dirty page may need them.
 ///
 /// # Errors
 /// Any error has poisoned the store.
@@ -85,8 +86,7 @@ fn move_one(pager: &Pager, active: &Active, admission: &Admission, entry: &Entry
         let previous = moved.last().copied().unwrap_or(0);
         match pager.say(author(ObjectKind::Moved, previous), &step.undo) {
             Ok(logged) => moved.push(logged.lsn),
-            // Without the final `MovedAll`, recovery ignores the steps that were moved so far. So stopping here does no
-            // harm.
+            // Stopping here does no harm. Without the final `MovedAll`, recovery ignores the moved steps.
             Err(Error::Full { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }

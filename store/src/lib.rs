@@ -55,8 +55,7 @@ mod free;
 mod keeper;
 mod load;
 mod locks;
-// This file is outside the module `locks`, because the schedule explorer compiles that module for itself, without these
-// tests.
+// This file is not in the module `locks`. The schedule explorer compiles that module too, but without these tests.
 #[cfg(test)]
 #[path = "locks/tests.rs"]
 mod locks_tests;

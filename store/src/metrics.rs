@@ -28,7 +28,7 @@ pub struct Metrics {
     pub locks_inherited: u64,
     /// Open transactions that have changed something.
     pub active: u64,
-    /// Open snapshots, without those that the store has ended.
+    /// Open snapshots, not counting those that the store has ended.
     pub snapshots: u64,
     /// Bytes of old row versions that are kept for snapshots.
     pub snapshot_bytes: u64,
@@ -69,8 +69,8 @@ pub struct Metrics {
     pub inner_pages_left: u64,
     /// Checkpoints that were completed.
     pub checkpoints: u64,
-    /// The archive has every log object from this one on; 0 if the archive is empty. A backup that ends before this
-    /// object cannot be restored to any later moment.
+    /// The first object from which on the archive has every log object; 0 if the archive is empty. A backup that ends
+    /// before this object cannot be restored to any later moment.
     pub archived_from: u64,
     /// Log objects that recovery redid when the store was opened.
     pub recovered_objects: u64,

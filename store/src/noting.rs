@@ -1,5 +1,6 @@
-//! Notes old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes. The
-//! thread that opens the first snapshot also notes the rows that transactions in progress have already changed.
+//! Notes old row versions for snapshots. While a snapshot is open, a transaction notes the old version of each row
+//! before it changes the row. The thread that opens the first snapshot also notes the old versions of rows that
+//! transactions in progress have already changed.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ const AT_ONCE: usize = 64;
 
 /// Notes the version of a row that a transaction is about to change. The caller has latched the leaf, and passes the
 /// row's present version as `old`. The caller keeps the returned guard until the change is on the transaction's list of
-/// steps. A thread that opens a snapshot waits for that guard.
+/// steps. Meanwhile, a thread that opens a snapshot waits.
 pub(crate) fn before_change<'u>(
     versions: &Versions,
     undoable: &'u Undoable,
@@ -62,8 +63,8 @@ fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), 
 /// Records for snapshots that a transaction has ended (invariant 55). Returns the rows whose versions the transaction
 /// has noted. For each of them, the caller then has to call `look_at`, which drops versions that no snapshot needs.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
-    // While this thread holds the list's lock, no other thread notes the transaction's changes. Once the transaction
-    // has ended, no thread begins to do so.
+    // While this thread holds the list's lock, no other thread notes the transaction's changes. After this function has
+    // ended the transaction, no thread notes them any more.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }

@@ -31,15 +31,15 @@ use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
 
-/// The kind of log in the superblock if the page file has no log. The file then has all changes of its store.
+/// The kind of log in the superblock of a page file without a log. Such a page file has all changes of its store.
 pub(crate) const NO_LOG: u32 = 0;
 /// The kind of log in the superblock of a page file that names a log on blocks.
 pub(crate) const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
 const IN_RINGS: u32 = 3;
 
-/// Returns the length of the longest log object in bytes. Such an object has the images of three pages at most, and
-/// little else.
+/// Returns the length of the longest log object in bytes. Such an object has the images of at most three pages, and a
+/// few more bytes.
 fn largest_object(page_bytes: usize) -> u64 {
     page_bytes as u64 * 3 + 8192
 }
@@ -77,7 +77,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
         match PageFile::open(Arc::clone(&block), options.controls()) {
             Ok(file) => return Ok((file, false)),
             Err(FormatOrError::Error(error)) => return Err(error),
-            // The power failed while the store was being made, and its media do not record when a store is complete. So
+            // The power failed while the store was being made, on media that do not record when a store is complete. So
             // the store is made again.
             Err(FormatOrError::Format(FormatError::Magic | FormatError::Short { .. }))
                 if is_unmade(&*block)? => {}
@@ -172,8 +172,8 @@ pub(crate) fn open_log(
     }
 }
 
-/// Makes an empty log in place of the one that the page file names, and records the new log in the page file. All
-/// changes in the old log must be home.
+/// Makes an empty log in place of the one that the page file names, and records the new log in the page file. The page
+/// file must already have all changes of the old log.
 pub(crate) fn make_log(
     media: &dyn Media,
     file: &PageFile,
@@ -288,9 +288,9 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         first = found.next();
         let is_kept =
             head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file);
-        // Invariant 76: if the superblock does not record which changes the page file has, an earlier build has written
-        // it. Older copies of the page file have no such record either, and would seem to fit this log. So do not keep
-        // the log.
+        // Invariant 76: the superblock does not record which changes the page file has, because an earlier build has
+        // written it. Older copies of the page file lack this record too, so they would seem to fit this log. So do not
+        // keep the log.
         log = (is_kept && head.home != 0).then_some(found);
     }
     let last_tx = report.last_tx.max(head.last_tx);
@@ -298,8 +298,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         Some(log) => log,
         None => make_log(media, &file, first, options, &poison)?,
     };
-    // A crash may have lost the highest transaction number in use. So at each opening the numbers begin at a new
-    // multiple of 2^40, above all numbers in use.
+    // A crash may have lost the highest transaction number in use. So each opening begins with a higher multiple of
+    // 2^40, above all numbers in use.
     file.write_head(|head| {
         head.home = head.home.max(log.head());
         head.opened += 1;

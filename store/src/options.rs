@@ -50,8 +50,8 @@ pub enum Scheme {
     NvDiskDecentralized,
     /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// In memory: a daemon makes log objects persistent in the background. A commit does so for all objects up to its
-    /// own that are not persistent yet.
+    /// In memory: a daemon makes log objects persistent in the background. A commit makes all remaining objects up to
+    /// its own persistent.
     FlushOnCommit,
     /// In memory: a log for each thread. The objects of all logs share one sequence of numbers. A commit flushes and
     /// fences (after Wang and Johnson).
@@ -103,8 +103,8 @@ pub enum Durability {
     /// A commit returns when the transaction is durable.
     #[default]
     Immediate,
-    /// A commit returns at once. A crash may lose the newest transactions, about the last 20 ms of them. What remains
-    /// is a prefix of the order of commits.
+    /// A commit returns at once. A crash may lose the newest transactions, about the last 20 ms of them. No older
+    /// transaction is lost while a newer one remains.
     Eventual,
 }
 
@@ -306,8 +306,8 @@ impl Options {
     }
 
     /// Returns the smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, and the buffer of the
-    /// page file. Recovery never needs more, whatever it has to undo. Log objects that wait to be written take some
-    /// memory in addition to that.
+    /// page file. Recovery never needs more, however much it has to undo. Log objects that wait to be written take some
+    /// additional memory.
     ///
     /// ```
     /// use duralite_store::Options;

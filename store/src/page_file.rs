@@ -1,8 +1,8 @@
 //! The file of pages: superblocks, the double-write area, and the pages.
 //!
 //! Invariant 31: a page is written home only after its image is durable in the double-write area, together with a list
-//! of the pages there. The area is overwritten only after its pages are durable in their own places. So opening the
-//! store can repair a page that a power loss has torn.
+//! of the pages there. The area is overwritten only after these pages are durable at home. So opening the store can
+//! repair a page that a power loss has torn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub(crate) struct PageFile {
     growing: Mutex<()>,
     /// The failure of an earlier flush, if one has failed. A thread holds the mutex while it makes the file durable. If
     /// two threads flushed at once, the kernel might report a failure to only one of them, and the other would wrongly
-    /// rely on its own flush.
+    /// assume that its data is durable.
     flush_failed: Mutex<Option<MediumError>>,
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
@@ -127,19 +127,20 @@ impl PageFile {
         Ok(next.number)
     }
 
-    /// Writes the superblock again, in the place where it already is. The superblock may be only in the system's cache,
-    /// because the process that wrote it died before it flushed the file, or because the flush failed. Durable on
+    /// Writes the superblock again, at the same place. The superblock may be only in the system's cache, because the
+    /// process that wrote it died before it flushed the file, or because the flush failed. The superblock is durable on
     /// return.
     pub(crate) fn write_head_again(&self) -> Result<(), Error> {
         let head = self.head.lock();
         self.commit(SLOT_OFFSETS[(head.number % 2) as usize], &head.encode())
     }
 
-    /// Records in the superblock that the page file has the changes of all log objects below `home`. Durable on return.
+    /// Records in the superblock that the page file has the changes of all log objects below `home`. The record is
+    /// durable on return.
     ///
-    /// If an earlier build has written the superblock, it has no such record. This function then leaves it unchanged.
-    /// So if a crash interrupts an opening of the store before it replaces the log, the next opening still sees that it
-    /// has to replace the log.
+    /// If an earlier build has written the superblock, it has no such record, and this function leaves it unchanged. A
+    /// crash may interrupt an opening of the store before it replaces the log. The missing record tells the next
+    /// opening that it has to replace the log.
     pub(crate) fn note_home(&self, home: Lsn) -> Result<(), Error> {
         let has = self.head().home;
         if has == 0 || home <= has {
@@ -148,8 +149,8 @@ impl PageFile {
         self.write_head(|head| head.home = head.home.max(home)).map(|_| ())
     }
 
-    /// Returns `error`, which says that a log does not fit this file. If a superblock is damaged, adds that this may be
-    /// the cause.
+    /// Returns `error`, which says that a log does not fit this file. If a superblock is damaged, adds to the error
+    /// that this may be the cause.
     pub(crate) fn explain_misfit(&self, error: Error) -> Error {
         let is_damaged = |at: &u64| {
             let mut bytes = vec![0; SUPERBLOCK_BYTES];
@@ -211,9 +212,8 @@ impl PageFile {
         grown.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Makes the file large enough, like [`grow_to`](Self::grow_to). The caller will write the new pages itself, so
-    /// this function writes nothing into them, if the medium allows that. The new size becomes durable with the next
-    /// flush.
+    /// Makes the file large enough, like [`grow_to`](Self::grow_to). If the medium allows it, writes nothing into the
+    /// new pages, because the caller will write them. The new size becomes durable with the next flush.
     pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         if self.pages() >= pages {
@@ -331,7 +331,8 @@ impl PageFile {
     }
 
     /// Passes the whole file to `write`, from the first byte to the last, without torn pages. If a page is not valid,
-    /// asks `is_whole` whether it has to be. If so, reads the page again. Otherwise passes zeros in its place.
+    /// calls `is_whole`, which returns whether the page must be valid. If it must, reads the page again. Otherwise
+    /// passes zeros in its place.
     pub(crate) fn copy_to(
         &self,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
@@ -419,7 +420,7 @@ impl PageFile {
 /// Pages that are written home together, at most [`DOUBLE_WRITE_PAGES`].
 #[derive(Debug)]
 pub(crate) struct Batch<'f> {
-    /// Memory for the list's page, and for the images after it.
+    /// Memory for the page with the list, followed by the images.
     area: MutexGuard<'f, AlignedBuf>,
     page_bytes: usize,
     list: BatchList,
@@ -460,8 +461,8 @@ pub(crate) fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrErr
         match PageFileHead::decode(&bytes) {
             Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
             Ok(_) => {}
-            // Prefer the other slot's error, because a slot that was never written says less than a slot that is
-            // damaged or of another version.
+            // If both slots have an error, report that of a damaged slot, or of a slot of another version. A slot that
+            // was never written says less.
             Err(FormatError::Magic) => {
                 first_error.get_or_insert(FormatError::Magic);
             }

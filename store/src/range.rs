@@ -11,8 +11,8 @@ pub(crate) fn edge<K: Deref<Target = [u8]>>(bound: &Bound<K>) -> Edge<'_> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// Returns the bound that the adjacent range has at the same key. If one range ends with `bound`, the next one begins
-/// with the result, and the other way round.
+/// Returns the bound that an adjacent range has at the same key, on its other side. If one range ends with `bound`, the
+/// next one begins with the result, and the other way round.
 pub(crate) fn beside<K>(bound: Bound<K>) -> Bound<K> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),
@@ -51,7 +51,7 @@ pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     }
 }
 
-/// Makes the check of `is_later` for the end of a range.
+/// Like `is_later`, for the end of a range.
 pub(crate) fn is_earlier(now: Edge<'_>, before: Edge<'_>) -> bool {
     match (now, before) {
         (Bound::Unbounded, _) => false,

@@ -31,8 +31,8 @@ const OBJECT_BYTES: u64 = 128;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The interval at which the reaper tries again to free tables that it could not free before.
 const TRY_EVERY: Duration = Duration::from_millis(200);
-/// A time that is practically forever. The reaper needs no timer, because a transaction that drops a table wakes it,
-/// and so does a snapshot that ends.
+/// The longest sleep of the reaper, practically forever. The reaper needs no timer, because a transaction that drops a
+/// table wakes it, and so does a snapshot that ends.
 const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
 /// Returns whether a row of the catalog has a name that no program can use.
@@ -119,8 +119,8 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, E
     let key = dropped_key(root);
     let catalog = engine.catalog();
     let mut lock = |target: &Target, mode| engine.locks.take(held, target, mode, PATIENCE);
-    // The lock is granted only when the transaction that dropped the table has ended, and no other transaction reads
-    // the pages.
+    // The lock is granted only after the transaction that dropped the table has ended, and when no other transaction
+    // reads the pages.
     lock(&Target::Table(root), Mode::Exclusive)?;
     lock(&Target::Table(catalog), Mode::IntentionExclusive)?;
     lock(&Target::Row(catalog, Key::from(&key[..])), Mode::Exclusive)?;
@@ -167,7 +167,7 @@ fn remove_long_row(
     let room = Room { bytes: (pages + 4) * OBJECT_BYTES + force, objects: pages + 4 };
     engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
     let undoable = Arc::new(Undoable::default());
-    // This transaction ends soon. The flag tells the keeper that it need not log the undo of this step again.
+    // This transaction ends soon. The flag tells the keeper not to move this step forward in the log.
     undoable.list.lock().is_over = true;
     engine.active.enter(tx, engine.pager.log.next(), undoable);
     let done = engine

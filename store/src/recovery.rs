@@ -32,7 +32,7 @@ pub(crate) struct Report {
     pub(crate) steps_visited: u64,
 }
 
-/// A transaction whose end is not in the part of the log that was read so far.
+/// A transaction whose end recovery has not found yet in the log.
 #[derive(Debug, Default)]
 struct Unfinished {
     /// The steps to undo, the oldest first.
@@ -40,8 +40,8 @@ struct Unfinished {
     /// The overflow chains that are still to be freed, each given by its next page. `None` if the transaction did not
     /// commit.
     chains: Option<VecDeque<PageId>>,
-    /// The undo of steps that the keeper has logged again. Once all of these moved steps have been read, they replace
-    /// `steps`.
+    /// The undo of steps that the keeper has logged a second time. Once all of these moved steps have been read, they
+    /// replace `steps`.
     moved: Vec<(Lsn, Vec<u8>)>,
 }
 
@@ -77,8 +77,8 @@ impl Analysis {
         let it = self.unfinished.entry(object.header.tx).or_default();
         let previous = object.header.previous;
         if previous == 0 {
-            // This is the first moved step of a new attempt. Steps of an earlier attempt, which ran out of room, do not
-            // count.
+            // This is the first moved step of an attempt. If there was an earlier attempt, it ran out of room, so
+            // ignore its steps.
             it.moved.clear();
         }
         if object.header.kind == ObjectKind::Moved {
@@ -107,8 +107,8 @@ impl Analysis {
                     return;
                 }
                 let steps = &mut self.unfinished.entry(tx).or_default().steps;
-                // `steps` is in log order, and its steps were undone from the last one backwards. The next step to undo
-                // is `next`. So remove every step after it.
+                // The steps are in log order, and the transaction undid them from the last one backwards. The step that
+                // it would undo next is `next`. So remove every step after `next`.
                 while let Some((lsn, _)) = steps.last() {
                     self.report.steps_visited += 1;
                     if *lsn <= next {
@@ -200,8 +200,8 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     Ok(())
 }
 
-/// Redoes the whole log, and then undoes the transactions that did not commit. `superblock` is the number that the page
-/// file's superblock had when the file was opened.
+/// Redoes the whole log, and then undoes the transactions that did not commit. `superblock` is the number of the page
+/// file's superblock when the file was opened.
 pub(crate) fn recover(engine: &Engine, superblock: u64) -> Result<Report, Error> {
     let log = &engine.pager.log;
     let mut analysis = Analysis::default();

@@ -168,8 +168,8 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
                 }
                 Ok(())
             })?;
-            // If no commit after the requested time was found, and log objects are missing at the end, the missing ones
-            // may include commits from before that time. So report the gap as an error.
+            // No commit after the requested time was found, but log objects are missing at the end. Commits from before
+            // the requested time may be among them. So report the gap as an error.
             match history.gap_at(next).filter(|_| found == next) {
                 Some(gap) => return Err(gap),
                 None => found,
@@ -191,7 +191,7 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
 struct History {
     /// The segments, ordered by their first objects.
     segments: Vec<Segment>,
-    /// The number below which the store is known to have had every object.
+    /// The store is known to have had every object below this number.
     reached: Lsn,
 }
 
@@ -251,7 +251,7 @@ impl History {
     }
 }
 
-/// Passes the objects in `from..to` to `visit`, in order, each once.
+/// Passes the objects in `from..to` to `visit`: in order, and each only once.
 fn scan(
     segments: &[Segment],
     from: Lsn,

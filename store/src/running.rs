@@ -65,7 +65,7 @@ impl Drop for Running {
             }
         }
         if !self.engine.poison.is_set() {
-            // If this checkpoint fails, recovery does the checkpoint's work when the store is opened again.
+            // If this checkpoint fails, the next opening of the store recovers from the log.
             if self.engine.checkpoint(&|| false).is_ok() {
                 // After this write, both superblocks record which changes the page file has. So the closed store can be
                 // opened even if one of them is damaged. If this write fails, only the superblock that the checkpoint

@@ -38,7 +38,7 @@ pub struct Salvaged {
     /// The number of commits after the damage that are undamaged, but lost. How many commits the damaged part contained
     /// is not known.
     pub lost_commits: u64,
-    /// The first undamaged log object after the damage; 0 if there is none.
+    /// The first undamaged log object after the damage; 0 if there is no such object.
     pub whole_again: u64,
 }
 

@@ -9,14 +9,14 @@ use crate::versions::{Fate, Place};
 /// A step that is undone when its transaction is rolled back.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// The object from which recovery undoes the step: the object that the step logged, or the one to which the step
-    /// was moved.
+    /// The object from which recovery undoes the step: the object that the step logged, or the object to which the
+    /// keeper has moved the step.
     pub(crate) lsn: Lsn,
     pub(crate) undo: Vec<u8>,
 }
 
-/// The steps of one transaction. While the transaction is not making a step, the keeper may move the steps forward in
-/// the log: it logs their undo again.
+/// The steps of one transaction. Between the transaction's steps, the keeper may move the steps forward in the log, by
+/// logging their undo a second time.
 #[derive(Debug, Default)]
 pub(crate) struct Undoable {
     /// The mutex that excludes the keeper while the transaction makes or undoes a step. To make a step, the transaction
@@ -24,10 +24,10 @@ pub(crate) struct Undoable {
     /// transaction holds the mutex until it has logged the undo and removed the step from the list. The keeper locks
     /// the mutex to move the steps. No thread waits for room in the log while it holds the mutex.
     pub(crate) busy: Mutex<()>,
-    /// The mutex that excludes a thread that notes the transaction's changes for snapshots. The transaction locks this
-    /// mutex before it checks whether it has to note a row. It holds the mutex until the step that changes the row is
-    /// on the list. It also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to
-    /// undo a step.
+    /// The mutex between the transaction and a thread that notes the transaction's changes for snapshots. The
+    /// transaction locks this mutex before it checks whether it has to note a row. It holds the mutex until the step
+    /// that changes the row is on the list. It also holds the mutex while it undoes a step. A thread that holds the
+    /// mutex reads no pages, except to undo a step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
     /// Whether and when the transaction ended, from the point of view of snapshots.

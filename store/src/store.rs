@@ -54,9 +54,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes a new one there. On return, the store has the changes of all transactions that had
-    /// committed, and no others, and they are durable. Before a process opens a store again, it has to drop that store's transactions,
-    /// tickets and snapshots.
+    /// Opens the store in a directory, or makes a new one there. On return, the store has exactly the changes of the
+    /// transactions that had committed, and these changes are durable. Before a process opens a store again, it has to
+    /// drop that store's transactions, tickets and snapshots.
     ///
     /// ```
     /// use duralite_store::{Error, Options, Store};
@@ -132,7 +132,8 @@ impl Store {
         }
         let generation = tables.generation();
         let table = self.run(|tx| tx.table(name))?;
-        // Another transaction may have made the table, and the durability may be eventual. So force the log here in every case.
+        // The table may come from another transaction that did not wait for durability. So force the log here in every
+        // case.
         self.force_all()?;
         tables.remember(&table, generation);
         Ok(table)
@@ -235,11 +236,12 @@ impl Store {
         Snapshot::open(&self.running)
     }
 
-    /// Begins a transaction, calls `work` with it, and commits. The transaction is durable on return, as after [`Transaction::commit`]. If
-    /// the transaction is refused a lock ([`Error::is_retryable`]), `run` rolls it back, pauses, and calls `work` again, whatever `work`
-    /// returned. `work` may return any error type that implements `From<Error>`. If `work` fails for another reason, `run` rolls the
-    /// transaction back and returns the error of `work`. Before that, it waits until everything that `work` has read is durable, as a commit
-    /// does.
+    /// Begins a transaction, calls `work` with it, and commits. The transaction is durable on return, as after
+    /// [`Transaction::commit`]. If a lock is refused ([`Error::is_retryable`]), `run` rolls the transaction back,
+    /// pauses, and calls `work` again. It does this even if `work` hides that error. `work` may return any error type
+    /// that implements `From<Error>`. If `work` fails for another reason, `run` rolls the transaction back and returns
+    /// the error of `work`. Before it returns the error, it waits until everything that `work` has read is durable, as
+    /// a commit does.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -320,8 +322,8 @@ impl Store {
         }
     }
 
-    /// Rolls back a transaction whose error the program gets. Then waits until everything that the transaction has read
-    /// is durable, because the program may tell others what that was.
+    /// Rolls back a transaction, because the program gets an error. Then waits until everything that the transaction
+    /// has read is durable, because the program may tell others what it has read.
     fn give_up(&self, tx: Transaction) -> Result<(), Error> {
         let upto = tx.depends_on();
         // If this fails, the store is poisoned, and the next call of any transaction gets the error.
@@ -606,7 +608,7 @@ impl Pause {
         let most = (20_u64 << self.tries.min(10)).min(LONGEST_PAUSE_US);
         self.tries += 1;
         let mut chance = [0; 8];
-        // If there are no random bytes, the pauses do not vary at random. That is slower, but still correct.
+        // If there are no random bytes, the pauses are not random. That is slower, but still correct.
         let _ = getrandom::fill(&mut chance);
         std::thread::sleep(Duration::from_micros(u64::from_le_bytes(chance) % most + most / 4));
     }

@@ -37,8 +37,8 @@ pub struct Table {
 #[derive(Debug)]
 pub(crate) struct TreeOfTable {
     pub(crate) root: PageId,
-    /// The number of the opening of the store in which the handle was made. The store refuses handles from other
-    /// openings.
+    /// The number of the opening of the store that made the handle. The store refuses handles that were made by another
+    /// opening.
     opening: u64,
     /// Whether the table was made by a transaction that has not committed.
     is_new: AtomicBool,
@@ -144,7 +144,7 @@ pub(crate) struct Tables {
     opening: u64,
     /// A number that grows whenever a transaction drops or renames a table, and whenever such a transaction ends.
     generation: AtomicU64,
-    /// Tables by name, each with the generation at which its lookup began.
+    /// Tables by name. Each has the value that `generation` had when its lookup began.
     names: RwLock<FxHashMap<String, (Table, u64)>>,
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
     /// Dropped tables that still have pages, by root.
@@ -220,7 +220,7 @@ impl Tables {
         self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
     }
 
-    /// Forgets all remembered names, because names have changed, or because a change of names was rolled back.
+    /// Forgets all remembered names, because a transaction has changed names, or has rolled such a change back.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.names.write().clear();
@@ -242,7 +242,7 @@ impl Tables {
 
     /// Returns whether the pages of a table may be freed. The caller has made sure that the transaction that dropped
     /// the table has ended. The pages must stay while a snapshot from before the drop is open. If this returns true, no
-    /// snapshot can begin to read the table any more.
+    /// snapshot can begin to read the table from then on.
     pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
         let all = self.dropped.lock();
         // The table was dropped before the store was opened, so no snapshot can show it.
@@ -275,14 +275,14 @@ impl Tables {
         self.reaper.wake();
     }
 
-    /// Hides a table's rows from all snapshots, before a load adds rows. The table is locked, and no open snapshot sees
-    /// a row of it.
+    /// Hides a table's rows from all snapshots, before a load adds rows. The caller has locked the table, and no open
+    /// snapshot sees a row of it.
     pub(crate) fn begin_load(&self, table: &Table) {
         let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
         self.loaded.lock().push((table.clone(), before));
     }
 
-    /// Restores what snapshots see of a table, because a load has failed.
+    /// Makes the table visible to snapshots as it was before the load, because the load has failed.
     pub(crate) fn load_failed(&self, table: &Table) {
         let mut loaded = self.loaded.lock();
         let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
@@ -296,8 +296,8 @@ impl Tables {
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();
         versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
-        // While an older snapshot is open, this list keeps the table's shared state. So even through a new handle of
-        // the table, that snapshot does not see the rows.
+        // While an older snapshot is open, this list keeps the table's shared state in memory. So if a program gets a
+        // new handle of the table, the snapshot does not see the rows through that handle either.
         loaded.retain(|(table, _)| {
             let moment = table.tree.loaded.load(Ordering::SeqCst);
             moment == BEING_LOADED || versions.has_snapshots_until(moment)

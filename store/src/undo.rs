@@ -37,14 +37,14 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
     }
 }
 
-/// Frees the pages below the root of a table whose creation is being rolled back. The table has no rows left. Pages may
-/// remain, because an empty leaf is freed by a separate log object. A crash may have prevented that object, or the log
-/// may have lacked room for it.
+/// Frees the pages below the root of a table whose creation is being rolled back. The table has no rows left, but may
+/// still have empty leaves. The reason is that an empty leaf is freed by a log object of its own. A crash may have
+/// prevented that object, or the log may have lacked room for it.
 fn empty_tree(engine: &Engine, root: PageId) -> Result<(), Error> {
     while kind(engine.pager.pool.read(root)?.bytes()) == PageKind::Inner {
         match engine.tree(root).reap() {
             Ok(Reaped::Pages) => {}
-            // Leaves the pages in use. If recovery failed for lack of room here, the store could not be opened at all.
+            // Leaves the pages in use. If recovery failed here for lack of room, the store could never be opened.
             Err(Error::Full { .. }) => return Ok(()),
             Ok(Reaped::LongRow { .. } | Reaped::Root) => {
                 return Err(Error::Corrupt {

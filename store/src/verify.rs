@@ -1,5 +1,5 @@
-//! Verifies a store: checks each page's checksum and order, whether the page is reachable, and whether its space map
-//! agrees.
+//! Verifies a store: checks each page's checksum, the order of its keys, whether it is reachable, and whether its space
+//! map agrees.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

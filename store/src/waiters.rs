@@ -24,8 +24,8 @@ struct List {
 }
 
 impl Waiters {
-    /// Adds a task. The waiters' thread calls the task's waker when everything up to `upto` is durable, or when it is
-    /// certain that this will never happen.
+    /// Adds a task. The waiters' thread calls the task's waker when all objects up to `upto` are durable, or when it is
+    /// certain that they never will be.
     pub(crate) fn add(&self, upto: Lsn, waker: &Waker) {
         let mut list = self.list.lock();
         if !list.waiting.iter().any(|(known, own)| *known == upto && own.will_wake(waker)) {

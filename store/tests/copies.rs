@@ -1,4 +1,4 @@
-//! The store finds rows through copies of inner pages, while trees change, and their pages are evicted from a small
+//! The store finds rows through copies of inner pages. Meanwhile trees change, and their pages are evicted from a small
 //! cache and read again.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
@@ -22,8 +22,8 @@ fn is_there_always(n: u32) -> bool {
     n.is_multiple_of(4)
 }
 
-/// Puts rows under those keys of a range that do not always have a row, and then deletes these rows. The puts split
-/// pages, and the deletions empty and free pages.
+/// Puts rows under some keys of a range, and then deletes these rows. Leaves out the keys that always have a row. The
+/// puts split pages, and the deletions empty and free pages.
 fn churn(store: &Store, table: &Table, first: u32, round: u32) {
     let keys: Vec<u32> = (first..first + KEYS / 4).filter(|n| !is_there_always(*n)).collect();
     for some in keys.chunks(20) {

@@ -56,8 +56,8 @@ fn inv30_crash_states_at_length() {
     );
 }
 
-/// A control. If locks are released before the commit is logged, a crash may lose a transaction whose changes another
-/// transaction has read. The check must notice that.
+/// A control: the test breaks a rule on purpose. If locks are released before the commit is logged, a crash may lose a
+/// transaction whose changes another transaction has read. The check must notice that.
 #[test]
 fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
     let is_noticed = |seed| {
@@ -67,7 +67,7 @@ fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
         let ran = course(Data::InCache, Scheme::FlushOnInsert, seed, 6, 30, 12).run(&rig, &store);
         drop(store);
         rig.crashes().into_iter().any(|crash| {
-            // Some of the images cannot even be opened. They do not count here, because this test is about the checker.
+            // Some of the images cannot even be opened. They are ignored here, because this test is about the checker.
             let rig = Rig::new(Some(crash.images));
             let opened = Store::open_on(OnRig(rig), small(Scheme::FlushOnInsert));
             opened.is_ok_and(|store| {
@@ -122,7 +122,7 @@ fn inv30_the_death_of_the_process_loses_nothing() {
     }
 }
 
-/// A control. If one flush or fence of the log's memory is left out, some crash must lose a row.
+/// A control: the test leaves out one flush or fence of the log's memory. Some crash must then lose a row.
 #[test]
 fn inv32_a_flush_or_fence_left_out_is_noticed() {
     for scheme in [Scheme::FlushOnInsert, Scheme::FlushOnCommit, Scheme::Distributed] {

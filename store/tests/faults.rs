@@ -62,8 +62,8 @@ fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what
     }
 }
 
-/// Makes one call fail in each run, from the first call on. With ten times as much data as the cache holds, only every
-/// seventh call is made to fail. Returns the percentage of runs in which a caller got the error.
+/// In each run, makes one call fail: in the first run the first call, and so on. With ten times as much data as the
+/// cache holds, only every seventh call has a run. Returns the percentage of runs in which a caller got the error.
 fn fail_each(
     (scheme, data): (Scheme, Data),
     of: fn(&Rig) -> &RecordingBlock,
@@ -145,7 +145,7 @@ fn inv37_so_does_one_of_pages_at_ten_times_the_smallest_cache() {
 }
 
 /// During a checkpoint, a flush of the page file fails, and the process ends. The next opening finds everything that
-/// the process wrote, because it is still in the system's cache. Then the power fails at any step of that opening. A
+/// the process wrote, because it is still in the system's cache. Then the power fails at some step of that opening. A
 /// checkpoint makes three flushes: after it has written the double-write area, the pages, and the superblock. `nth`
 /// says which of them fails.
 fn open_after_a_failed_flush(nth: u64) {

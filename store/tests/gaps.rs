@@ -81,7 +81,7 @@ fn rows(path: &Path, scheme: Scheme) -> Vec<u64> {
 
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 
-/// Returns the last moment to which a restore is possible, as the error's text names it.
+/// Returns the last moment that can be restored, which the text of the error contains.
 fn named(error: &Error) -> u64 {
     let text = error.to_string();
     let after = text.split("RestoreTo::Lsn(").nth(1).unwrap_or_else(|| panic!("no moment in: {text}"));

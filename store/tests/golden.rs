@@ -27,7 +27,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// Encodes each medium as its length and the pieces that are not all zeros, each with its number.
+/// Encodes each medium: its length, and those of its pieces that are not all zeros, each with its index.
 fn encode(media: [&[u8]; 3]) -> Vec<u8> {
     let mut out = Vec::new();
     for bytes in media {
@@ -112,9 +112,9 @@ fn stores_of_each_version_are_opened() {
     }
 }
 
-/// Before version 4, a superblock did not say up to which log object the page file has all changes. So when this build
-/// first opens such a store, it replaces the log, even if the power fails at any step of the opening. An older copy of
-/// the page file then no longer finds its log.
+/// Before version 4, a superblock had no record of the changes that the page file has. So when this build first opens
+/// such a store, it replaces the log, even if the power fails at any step of the opening. An older copy of the page
+/// file then no longer finds its log.
 #[test]
 fn inv76_an_older_copy_that_does_not_say_what_is_home_is_refused() {
     let open = |images: &Images, scheme| {

@@ -24,7 +24,7 @@ struct Growing {
     asks: Mutex<Option<mpsc::Sender<()>>>,
     /// The channel from which the file learns that the other thread has read.
     read: Mutex<mpsc::Receiver<()>>,
-    /// How many more times the growth of the file waits for the other thread.
+    /// How many more times the file waits for the other thread before it grows.
     left: AtomicU64,
 }
 
@@ -37,7 +37,8 @@ impl OverBlock for Growing {
         if thread::current().id() == self.writer && self.left.load(Ordering::SeqCst) > 0 {
             let asks = self.asks.lock().unwrap().take().unwrap();
             asks.send(()).unwrap();
-            // If the wait fails, the sender is dropped. So the other thread gets no more requests, and ends too.
+            // If the wait fails, this thread panics and drops the sender. So the other thread gets no more requests,
+            // and ends too.
             let read = self.read.lock().unwrap().recv_timeout(Duration::from_secs(60));
             assert!(read.is_ok(), "a thread that reads waits for the growth of the file");
             *self.asks.lock().unwrap() = Some(asks);

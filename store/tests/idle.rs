@@ -129,8 +129,8 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     }
 }
 
-/// Runs slow transactions, parts of which are rolled back, beside writers that fill the log. After a crash, each
-/// transaction is either completely there or not at all.
+/// Runs slow transactions beside writers that fill the log. Parts of the slow transactions are rolled back. After a
+/// crash, each transaction is either completely there or not at all.
 #[test]
 fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     for scheme in schemes() {

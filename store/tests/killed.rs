@@ -50,7 +50,7 @@ impl Child<'_> {
                 tx.put(self.others, &other, &value(random.u32(..), 500))
             });
             if done.is_ok() {
-                // From now on the transaction may be in the store, whether or not the child reports its end.
+                // From here on, the transaction may be in the store even if the child never reports its end.
                 tell(&commits(number, number, &ops));
                 let fate = tx.commit().map_or(Fate::Aborted, |()| Fate::Committed);
                 tell(&ended(number, fate, now(&self.clock)));
@@ -132,7 +132,7 @@ fn inv55_what_a_kill_leaves_fits_to_what_transactions_and_snapshots_have_seen() 
         let last = read_all(&store, &store.table("lists").unwrap());
         let what = format!("seed {seed}, {scheme:?}, {wanted} committed");
         check(&history, &last).unwrap_or_else(|why| panic!("{what}: {why}"));
-        // A control: removes an element that a committed transaction has appended, which the check must notice.
+        // A control: removes an element from what a committed transaction has appended. The check must notice this.
         let appended = history.iter().filter(|tx| tx.fate == Fate::Committed).flat_map(|tx| &tx.ops);
         let Some(Op::Append(list, element)) = appended.rev().find(|op| matches!(op, Op::Append(..))) else {
             panic!("{what}: nothing was appended")

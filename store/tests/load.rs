@@ -160,8 +160,8 @@ fn what_cannot_be_loaded_is_refused() {
     assert!(matches!(store.bulk_load(&other.table("t").unwrap()), Err(Error::Foreign { .. })));
 }
 
-/// Checks that the table has all rows or none, and that all other rows are unchanged. Then uses the store, including
-/// pages that the crash tore.
+/// Checks that the table has all rows or none, and that all other rows are unchanged. Then uses the store. This also
+/// uses pages that the crash tore.
 fn check(rig: Arc<Rig>, scheme: Scheme, (model, other): (&Rows, &Rows), is_acknowledged: bool, what: &str) {
     let store =
         Store::open_on(OnRig(rig), smallest(scheme)).unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -107,8 +107,8 @@ fn inv75_a_new_store_leaves_the_log_of_the_one_that_was_moved_away() {
     assert!(!has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The old store is moved to another path. The restored store has the same identity as the old one, and gets the path
-/// that the old one had.
+/// The old store is moved to another path. The restored store has the same identity, and gets the path that the old
+/// store had.
 #[test]
 fn inv75_a_restore_leaves_the_log_of_the_store_that_it_replaces() {
     let place = Place::new();
@@ -179,7 +179,7 @@ fn a_store_whose_log_is_missing_says_which_file_it_needs() {
     assert!(!own.exists());
 }
 
-/// A salvage needs the log too, however damaged it is.
+/// A salvage needs the log file too, even if its content is damaged.
 #[test]
 fn a_salvage_without_the_log_says_which_file_it_needs() {
     let place = Place::new();
@@ -237,8 +237,8 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     let log = place.only_log();
     place.rename("s", "moved");
     let backup = fs::read(place.path("backup").join("pages")).unwrap();
-    // The superblocks of earlier builds did not say up to which log object the page file has all changes. Those builds
-    // also gave the unfinished copy another name.
+    // The superblocks of earlier builds had no record of the changes that the page file has. Those builds also gave the
+    // unfinished copy another name.
     let mut earlier = backup.clone();
     let slot = |at: u64| PageFileHead::decode(&backup[at as usize..]).ok();
     let mut head = SLOT_OFFSETS.into_iter().filter_map(slot).max_by_key(|head| head.number).unwrap();
@@ -259,8 +259,8 @@ fn inv75_a_restore_that_is_killed_while_it_copies_takes_no_log_away() {
     assert!(has(&place.open("s").unwrap(), b"old"));
 }
 
-/// The path of the log directory is so long that only a name as short as the log's can follow it. The probe file, which
-/// the store makes before it makes a log, has a longer name. So making it fails even for a user who may write
+/// The path of the log directory is so long that only a name as short as the log's can follow it. Before the store
+/// makes a log, it makes a probe file, whose name is longer. So this attempt fails, even for a user who may write
 /// everywhere.
 #[test]
 fn a_store_keeps_its_log_while_no_other_can_be_made() {

@@ -23,8 +23,8 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns all schemes except the one in which each transaction writes its own blocks. In that scheme, what fits into
-/// the log depends on how full these blocks are.
+/// Returns all schemes except the one in which each transaction writes its own blocks. How much fits into the log
+/// depends in that scheme on how full these blocks are.
 fn schemes_that_fill_blocks() -> impl Iterator<Item = Scheme> {
     schemes().into_iter().filter(|scheme| *scheme != Scheme::NvDiskDecentralized)
 }
@@ -280,7 +280,7 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
 struct Crashing<'a> {
     rest: &'a [u8],
     rig: &'a Rig,
-    /// A crash is scheduled when this many bytes of the source are left. The last element is the largest number, so it
+    /// The test schedules a crash whenever this many bytes of the source are left. The numbers ascend, so the last one
     /// is the first crash.
     crashes: Vec<usize>,
     random: fastrand::Rng,

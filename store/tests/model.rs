@@ -178,7 +178,7 @@ fn kills(scheme: Scheme, rounds: u64, seed: u64) -> u64 {
     all
 }
 
-/// Kills real processes, with ten times as much data as the smallest cache holds, and with one archive through all
+/// Kills real processes, with ten times as much data as the smallest cache holds. The same archive is used through all
 /// kills. `STORE_KILLS` sets how many kills there are.
 #[test]
 fn inv30_kills_leave_what_the_model_says() {

@@ -26,7 +26,7 @@ fn walk(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
 }
 
 /// Runs transactions that change many rows, while another thread makes checkpoints all the time. Some rules matter only
-/// to transactions that end during a checkpoint.
+/// if a transaction ends during a checkpoint.
 fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let told = |error: Error| error.to_string();
     let options = smallest(scheme).breaking(rule);
@@ -105,8 +105,8 @@ fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     );
 }
 
-/// Runs [`noticed`], but only if `STORE_MUTANTS` is set. It may take dozens of runs until one notices that the rule is
-/// broken.
+/// Runs [`noticed`], but only if `STORE_MUTANTS` is set. It may take dozens of runs until one of them fails because of
+/// the broken rule.
 fn noticed_at_length(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     if std::env::var_os("STORE_MUTANTS").is_some() {
         noticed(rule, run);

@@ -122,7 +122,7 @@ fn inv76_an_older_page_file_is_refused_if_it_lacks_the_pages_of_a_load() {
 }
 
 /// Flips a bit in one of the two superblocks, and returns the changed pages. Damages the superblock with the larger
-/// number if `newer`, and else the other one.
+/// number if `newer`, and otherwise the other one.
 fn with_a_damaged_superblock(pages: &[u8], newer: bool) -> Vec<u8> {
     let number = |at: &u64| PageFileHead::decode(&pages[*at as usize..]).unwrap().number;
     let newest = SLOT_OFFSETS.into_iter().max_by_key(number).unwrap();
@@ -168,7 +168,7 @@ fn a_store_that_needs_a_damaged_superblock_says_that_it_is_damaged() {
     }
 }
 
-/// The superblock says up to which log object the page file has all changes. The older log ends before that object.
+/// The superblock records which changes the page file has. The older log ends before the last of these changes.
 #[test]
 fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     for scheme in schemes() {
@@ -190,8 +190,8 @@ fn inv48_a_log_that_is_older_than_its_page_file_is_damaged() {
     }
 }
 
-/// Not even a salvage combines the old page file with the newer log. After the copy of the page file was made, the
-/// store either kept its log or replaced it.
+/// Even a salvage refuses to combine the old page file with the newer log. After the copy of the page file was made,
+/// the store either kept its log or replaced it.
 #[test]
 fn inv76_a_restored_page_file_beside_a_newer_log_stays_as_it_is() {
     for log_bytes in [4 << 20, 32 << 20] {

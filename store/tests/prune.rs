@@ -1,5 +1,5 @@
-//! Tests that prune the oldest part of an archive. A restore of a backup must still work if the rest of the archive
-//! begins no later than the backup ends.
+//! Tests that prune the oldest part of an archive. A backup can still be restored to later moments if the rest of the
+//! archive begins no later than the backup's end.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

@@ -74,8 +74,8 @@ fn a_directory_with_something_else_is_no_store() {
     assert!(matches!(Store::open(file, options(Scheme::Auto)), Err(Error::Io { .. })));
 }
 
-/// Somebody has renamed the page file. The store may delete files whose names it uses for unfinished stores and copies,
-/// but it never uses these two names.
+/// Somebody has renamed the page file to one of these two names. The store may delete files whose names it uses for
+/// unfinished stores and copies, but it uses neither of these two.
 #[test]
 fn inv75_a_page_file_that_was_renamed_by_hand_stays_and_so_does_its_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,8 +103,8 @@ fn inv75_a_page_file_that_was_renamed_by_hand_stays_and_so_does_its_log() {
 }
 
 /// The page file is elsewhere, perhaps only for a while. The log may have commits that the page file lacks. A killed
-/// restore may have left a partial copy of pages. The store must not conclude from this copy that the log belongs to
-/// that restore.
+/// restore may also have left a partial copy of pages. The store must not conclude from this copy that the log belongs
+/// to that restore.
 #[test]
 fn inv75_no_store_is_made_over_a_log_whose_pages_are_elsewhere() {
     for (scheme, log) in [(Scheme::Auto, "log"), (Scheme::FlushOnCommit, "log.nvram")] {

@@ -195,8 +195,8 @@ fn inv41_nor_recovery_from_taking_it_back() {
     again.verify().unwrap();
 }
 
-/// Steps that have been undone must not keep room reserved in the log or in the page file, however often a transaction
-/// undoes steps.
+/// Steps that have been undone must not keep room reserved in the log or in the page file, even if a transaction undoes
+/// steps many times.
 #[test]
 fn inv38_steps_that_were_taken_back_to_a_savepoint_keep_no_room() {
     for scheme in schemes() {

@@ -165,7 +165,8 @@ fn a_log_that_was_opened_again_is_as_free_as_a_new_one() {
     }
 }
 
-/// Between the read of a row and its change, other transactions do nothing, or fill the row's leaf until it is split.
+/// Between the read and the change of a row, other transactions either do nothing, or fill the row's leaf until it is
+/// split.
 #[test]
 fn a_row_that_was_read_for_a_change_is_changed_wherever_it_is_by_then() {
     for others in [0, 1, 200] {

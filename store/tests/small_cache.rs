@@ -64,8 +64,8 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     for (seed, scheme) in (1..).zip(schemes()) {
         let what = format!("{scheme:?}, seed {seed}");
         let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
-        // Recovery redoes each change, and then undoes it. Both redo and undo go down four pages. Most of the inner
-        // pages among them are in the cache. So eight page reads per change suffice.
+        // Recovery redoes each change, and then undoes it. Redo and undo each go through four pages, and most of the
+        // inner pages are in the cache. So eight page reads per change suffice.
         let most = u64::from(CHANGES) * 8 + 2000;
         rig.page_reads_left.store(most, Ordering::SeqCst);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme))

@@ -91,8 +91,8 @@ fn inv56_what_is_taken_back_was_never_seen() {
     assert_eq!(rows(&during, &table), before);
     tx.rollback().unwrap();
     let after = store.snapshot();
-    // The next transaction deletes the row and frees its pages. So the state of the row after the rollback becomes an
-    // old version too.
+    // The next transaction deletes the row and frees its pages. So the row's state after the rollback becomes an old
+    // version too.
     store.run(|tx| tx.delete(&table, &key(2))).unwrap();
     store.run(|tx| tx.put(&table, &key(3), &[9; 40_000])).unwrap();
     assert_eq!(rows(&during, &table), before);

@@ -173,7 +173,7 @@ fn inv51_a_table_that_was_not_made_keeps_nobody_from_the_next_one() {
     store.verify().unwrap();
 }
 
-/// If the transaction that has undone the creation uses the next table, no other transaction can drop that table.
+/// The transaction that has undone the creation uses the next table. So no other transaction can drop that table.
 #[test]
 fn inv51_who_has_given_up_a_table_keeps_the_next_one_in_its_place() {
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use duralite_store::{Options, Store, Table, Transaction};
 const THREADS: u64 = 16;
 const ACCOUNTS: u64 = 1000;
 const BALANCE: i64 = 100;
-/// The environment variable that names the store's directory to the child process.
+/// The environment variable that tells the child process where the store is.
 const BANK: &str = "DURALITE_STORE_BANK";
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;

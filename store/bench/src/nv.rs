@@ -114,8 +114,8 @@ impl Session for NvSession<'_> {
         work(&mut NvView(store.snapshot(), tables))
     }
 
-    // `Store::run` itself repeats a transaction that has to give way, and lets it keep its age, by which the store
-    // decides which transaction gives way. So this function needs no loop.
+    // `Store::run` itself repeats a transaction that has to give way, so this function needs no loop. The repeated
+    // transaction keeps its age. By age, the store decides which transaction gives way.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables, .. } = self.0;
         let mut failure = None;
@@ -138,7 +138,7 @@ impl Session for NvSession<'_> {
     }
 }
 
-/// The places of a store's files, and the delays that slow its log and its pages down.
+/// Where a store's files are, and by how much their accesses are delayed.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     pub(crate) pages: PathBuf,
@@ -234,7 +234,7 @@ impl Media for Rig {
     }
 }
 
-/// A file in memory that is slowed down like the simulated memory.
+/// A file in memory with the same delays as the simulated memory.
 #[derive(Debug)]
 struct SlowBlock {
     block: FileBlock,

@@ -15,7 +15,7 @@ pub(crate) fn part(key: &[u8], place: usize) -> Done<u32> {
     bytes.map(u32::from_be_bytes).ok_or_else(|| Fail::Broken(anyhow!("a key is too short")))
 }
 
-/// Returns a row of this many bytes. It begins with these fields, each of which is a number of 8 bytes.
+/// Returns a row of `bytes` bytes. It begins with `fields`, each as a number of 8 bytes.
 pub(crate) fn row(bytes: usize, fields: &[i64]) -> Vec<u8> {
     let mut row = vec![b'.'; bytes.max(fields.len() * 8)];
     for (to, field) in row.chunks_exact_mut(8).zip(fields) {

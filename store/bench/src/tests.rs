@@ -76,8 +76,8 @@ fn tpcc_fits_together_after_every_crash() {
         db.store.checkpoint().unwrap();
         let begin = rig.steps();
         steps(&db, &TPCC, 1, 10, seed);
-        // The run below takes about 16 times as many steps as the one above. The crashes are in the first half of the
-        // run.
+        // The four threads below take about 16 times as many steps as the single thread above. The crashes are in the
+        // first half of their steps.
         let each = (rig.steps() - begin).max(10) * 16 / 2;
         rig.crash(4, each, seed);
         steps(&db, &TPCC, 4, 40, seed);

@@ -1,4 +1,4 @@
-//! Records transactions while they run: their rows, and how long each operation takes.
+//! Records transactions while they run: which rows they use, and how long each operation takes.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -97,7 +97,8 @@ impl Session for Tracing<'_> {
     }
 }
 
-/// Records the transactions that each of this many threads would run. Runs them one after another, undisturbed.
+/// Records the transactions that `threads` threads would run. Runs them one after another, so that nothing disturbs
+/// them.
 pub(crate) fn trace(
     db: &dyn Db,
     workload: &dyn Workload,

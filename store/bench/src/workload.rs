@@ -54,7 +54,7 @@ impl Run {
     }
 }
 
-/// Runs the workload for this time, with this many threads.
+/// Runs the workload for `time`, with `threads` threads.
 pub(crate) fn run(db: &dyn Db, workload: &dyn Workload, threads: u64, time: Duration) -> Result<Run> {
     let (begin, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
     let worker = |number| {
@@ -112,9 +112,9 @@ fn cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns a number from which a thread makes its own keys. The thread counts on from there. The result is larger than
-/// those of earlier calls. It contains the time, so it differs from those of other processes unless they began a
-/// multiple of 2^30 ms (12 days) earlier.
+/// Returns a start number for a thread. The thread makes its keys from this number and the following ones. Each call
+/// returns a larger number than the calls before. The number contains the time, so it differs from the numbers of other
+/// processes, unless they began a multiple of 2^30 ms (12 days) earlier.
 pub(crate) fn unique() -> u64 {
     static RUNS: LazyLock<AtomicU64> = LazyLock::new(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -36,7 +36,7 @@ pub(crate) struct Ycsb {
     pub(crate) row_bytes: usize,
     /// The distribution from which rows are drawn. `None` means the uniform distribution.
     pub(crate) zipf: Option<Zipf>,
-    /// The distribution for reads of new rows: the distance of the row to read from the newest row, in rows.
+    /// The distribution of reads of new rows: how many rows before the newest one the read row is.
     latest: Zipf,
     /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Ycsb {
 
 const THETA: f64 = 0.99;
 const MOST_SCANNED: u64 = 100;
-/// The first key of inserted rows, after the keys of all loaded rows.
+/// The first key for inserted rows. It is larger than the keys of all loaded rows.
 const INSERTED: u64 = 1 << 62;
 
 /// A Zipf distribution with exponent 0.99 over ranks that begin with 0. Ranks are drawn by the method of Gray and

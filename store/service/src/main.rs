@@ -175,8 +175,8 @@ async fn transfer(
     .await
 }
 
-/// Makes a backup while other requests continue. The archive keeps the log after the backup, so the two can restore
-/// any later moment.
+/// Makes a backup while other requests continue. The archive keeps the log from then on. With the backup and the
+/// archive, the store can be restored to any later moment.
 async fn backup(State(bank): State<Arc<Bank>>, Path(name): Path<String>) -> Result<String, Failure> {
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(Failure::Refused("a backup's name has letters, digits and hyphens"));

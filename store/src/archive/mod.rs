@@ -1,10 +1,10 @@
 //! The archive: a directory that keeps the log objects that the store discards. From a backup and the archive together,
 //! the store can be restored to any moment after the backup.
 //!
-//! Invariant 47: a restore never skips log objects that the archive lacks. Each segment names its predecessor, and the
-//! file `reached` contains a number below which the store is known to have had every object. If a store was restored to
-//! an earlier moment, its new log objects are another history of the store, which the old archive refuses. The records
-//! of the archive survive a crash.
+//! Invariant 47: a restore never skips log objects that the archive lacks. Each segment names its predecessor. The file
+//! `reached` contains an object number, and the store is known to have had every object below that number. If a store
+//! was restored to an earlier moment, its new log objects belong to another history of the store, which the old archive
+//! refuses. The records of the archive survive a crash.
 
 mod prune;
 mod segment;
@@ -32,19 +32,20 @@ pub(crate) struct Archive {
     line: Mutex<Line>,
 }
 
-/// The newest run of segments without a gap, as a range of log object numbers.
+/// The newest unbroken sequence of segments, as a range of log object numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
-    /// The first object of the run; 0 if the archive is empty.
+    /// The first object of the sequence; 0 if the archive is empty.
     from: Lsn,
     /// The first log object of the newest segment.
     newest: Lsn,
-    /// The number after the run's last log object.
+    /// The number after the last log object of the sequence.
     end: Lsn,
 }
 
 impl Line {
-    /// Adds the next segment to the run. If log objects are missing before the segment, begins a new run with it.
+    /// Adds the next segment to the sequence. If log objects are missing before the segment, begins a new sequence with
+    /// it.
     fn add(&mut self, first: Lsn, end: Lsn) {
         if self.from == 0 || first > self.end {
             self.from = first;
@@ -60,8 +61,9 @@ impl Archive {
     pub(crate) fn open(dir: &Path, store_id: [u8; 16], log: &dyn Log, log_first: Lsn) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
         let segments = list(dir)?;
-        // All logs of this store have the objects before `log_first` in common. If a segment has a newer object and
-        // another seed than the log, it comes from another history of the store. So the store refuses this archive.
+        // All logs of this store have the objects before `log_first` in common. If a segment contains a later object,
+        // but has another seed than the log, the segment comes from another history of the store. So the store refuses
+        // this archive.
         let is_foreign = |head: &SegmentHead| {
             head.store_id != store_id
                 || head.end > log.next()
@@ -84,7 +86,7 @@ impl Archive {
         Ok(Self { dir: dir.to_owned(), store_id, line: Mutex::new(line) })
     }
 
-    /// Returns the first log object of the newest run without a gap; 0 if the archive is empty.
+    /// Returns the first log object of the newest unbroken sequence of segments; 0 if the archive is empty.
     pub(crate) fn from(&self) -> Lsn {
         self.line.lock().from
     }

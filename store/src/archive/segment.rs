@@ -36,7 +36,7 @@ pub(crate) fn name_of(first: Lsn) -> String {
     format!("{NAME}{first:020}")
 }
 
-/// Returns the checksum of a head, in which the checksum's own four bytes count as zeros.
+/// Returns the checksum of a head. For this, the four bytes of the checksum itself are taken as zeros.
 fn check_of(head: &[u8]) -> [u8; 4] {
     let mut head = head.to_vec();
     head.iter_mut().skip(CHECK_AT).take(4).for_each(|byte| *byte = 0);
@@ -104,8 +104,8 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
 }
 
-/// The name of a file with a number below which the store has had every log object. If the archive ends before that
-/// number, segments are missing at its end.
+/// The name of a file that contains an object number. The store has had every object below that number. If the archive
+/// ends earlier, segments are missing at its end.
 const REACHED: &str = "reached";
 
 /// Records that the store has had all objects with numbers below `end`. The record is durable on return.

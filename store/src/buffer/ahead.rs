@@ -3,12 +3,12 @@
 //! Invariant 54: a scan that reads ahead waits only for the reads themselves. Another thread waits for the scan only if
 //! it needs one of the pages that the scan is reading. The scan takes only frames that are free, or whose pages can be
 //! evicted at once. It takes all of its frames before it maps the first one, so it never waits for a frame while it
-//! holds a latch. Of all frames, at most one in [`AHEAD_PART`] holds a page that was read ahead and is still unused. In
-//! the long run, for every four pages that are needed, at most one page is read ahead in vain.
+//! holds a latch. At most one frame in [`AHEAD_PART`] holds a page that was read ahead and is still unused. In the long
+//! run, at most one page is read ahead in vain for every four pages that threads need.
 //!
-//! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it into
-//! the cache. If a page is evicted unused, the cache does not remember that it had the page. If a page cannot be read
-//! ahead, the scan leaves it out. The thread that needs the page then reads it, and gets the error.
+//! Reading a page ahead is not a use of the page. Its first use is treated as the access that brought it into the
+//! cache. If a page is evicted unused, the cache does not remember that it had the page. If a page cannot be read
+//! ahead, the scan skips it. The thread that needs the page then reads it, and gets the error.
 
 use std::sync::atomic::Ordering;
 
@@ -42,9 +42,8 @@ struct Coming<'p> {
 impl Pool {
     /// Reads pages into the cache before a scan needs them: the first [`MOST_AHEAD`] pages of `first`, or fewer if the
     /// cache has no room for so many. Skips pages that are already in the cache. Returns how many pages of `first` are
-    /// done, counting skipped pages; 0 if too few frames were free. Meanwhile the operating system fetches the pages in
-    /// `then`. `is_fetched` says that an earlier call has already asked the system to fetch `first`. The caller must
-    /// not hold latches.
+    /// now in the cache; 0 if too few frames were free. Also asks the operating system to fetch the pages in `then`.
+    /// `is_fetched` says that an earlier call has already asked for `first`. The caller must not hold latches.
     pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
         let mut count = first.len().min(MOST_AHEAD);
         let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();
@@ -54,8 +53,8 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // If the pages are not all adjacent, the scan reads one run of adjacent pages after another. So it first tells
-        // the operating system about all of these pages, which the system may then fetch in parallel.
+        // If the missing pages are not all adjacent, the scan needs several reads, one after another. So first tell the
+        // operating system about all of the pages, so that it can fetch them in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }

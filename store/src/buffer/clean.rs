@@ -26,9 +26,8 @@ struct Copied<'p> {
 }
 
 impl Pool {
-    /// Writes home every page that has a change with a number below `upto`, unless the page file already has that
-    /// change. Returns when all of these pages are home, or when `is_over` returns true. The caller must not hold
-    /// latches.
+    /// Writes home every page with changes before `upto` that the page file lacks. Returns when all of these pages are
+    /// home, or when `is_over` returns true. The caller must not hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.
@@ -123,7 +122,7 @@ impl Pool {
 }
 
 /// Marks a page as clean, now that its copy is in the page file. If the page has changed since it was copied, it stays
-/// dirty because of these later changes.
+/// dirty.
 fn settle(copied: &Copied<'_>) {
     let Pinned { frame, tallies } = &copied.pin;
     // Does not wait for the latch. The thread that holds it may be waiting for the cleaning mutex, which this thread

@@ -103,9 +103,9 @@ impl Frame {
         was_ahead
     }
 
-    /// Notes a use of the page. `now` is the number of pages that have come into the cache so far. The use does not
-    /// count if at most `moment` pages have come in since this page did. It is then part of the access that brought the
-    /// page in.
+    /// Notes a use of the page. `now` is the number of pages that have come into the cache. The use is ignored if at
+    /// most `moment` pages have come in after this page, because it then belongs to the access that brought the page
+    /// in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -115,16 +115,16 @@ impl Frame {
         }
     }
 
-    /// Notes a use that counts. When the page is next in line to be evicted, the cache keeps it once more because of
-    /// this use.
+    /// Notes a use that is not ignored. Because of this use, the cache does not evict the page the next time that its
+    /// turn comes.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Makes shared copies of the page outdated. The caller has the page latched for writing, or takes the unused frame
-    /// for another page.
+    /// Makes shared copies of the page outdated. The caller has latched the page for writing, or is about to use the
+    /// frame for another page.
     pub(super) fn has_changed(&self) {
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }

@@ -38,16 +38,16 @@ use crate::sync::Parker;
 const PARTS: usize = 64;
 /// The memory that a frame takes besides its page, in bytes, including the entry in the map.
 const FRAME_BYTES: u64 = 248;
-/// The smallest number of frames. This number has to suffice for recovery, which works on one thread, while no
-/// background thread keeps frames ready. One step of recovery pins at most the pages of one path down a tree, and the
-/// two pages that a split makes. The step also pins a space map for each page that it makes or frees. In a tree of 24
+/// The smallest number of frames. It has to suffice for recovery, which works on one thread, without a background
+/// thread that keeps frames ready. One step of recovery pins at most the pages of one path down a tree, and the two
+/// pages that a split makes. The step also pins a space map for each page that it makes or frees. In a tree of 24
 /// levels, that is 50 pages.
 ///
-/// With so small a cache, no tree ever gets more levels than that. An inner page that is split has at least three
-/// children. So even with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64
-/// GiB). With keys of 16 bytes, a tree with that much data has 4 levels.
+/// With so small a cache, no tree ever has more levels. An inner page that is split has at least three children. So
+/// even with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64 GiB). With keys
+/// of 16 bytes, a tree with that much data has 4 levels.
 ///
-/// In an open store the other threads find room in the remaining frames, because nearly every step pins only one leaf.
+/// In an open store, other threads use the remaining frames. Nearly every step pins only one leaf.
 const FEWEST_FRAMES: usize = 64;
 
 /// Returns the size in bytes of the smallest cache for pages of this size: the fewest frames, and the page file's
@@ -79,7 +79,7 @@ pub(crate) struct Pool {
     queues: Mutex<Queues>,
     /// The number of pages that have come into the cache so far.
     came: AtomicU32,
-    /// A use of a page counts only after this many other pages have come into the cache since that page did.
+    /// Uses of a page are ignored until this many other pages have come into the cache after it.
     moment: u32,
     /// The cleaning mutex, which a thread holds while it writes pages home.
     cleaning: Mutex<()>,
@@ -285,9 +285,8 @@ impl Pool {
     }
 
     /// Returns the number of the oldest log object with a change that the page file may lack; `next` if every page is
-    /// home. The result may leave out a change that another thread begins during this call. If the caller has read
-    /// `next` before the call, the object of such a change has the number `next` or a higher one (see
-    /// [`Writing::announce`]).
+    /// home. The result may ignore a change that another thread begins during this call. If the caller has read `next`
+    /// before the call, the object of such a change has the number `next` or a higher one (see [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))

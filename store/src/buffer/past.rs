@@ -1,14 +1,14 @@
-//! Writes pages home without going through the cache.
+//! Writes pages directly to the page file, bypassing the cache.
 
 use super::Pool;
 use crate::error::Error;
 use crate::format::{PageId, lsn};
 
 impl Pool {
-    /// Writes adjacent pages home, past the cache. No transaction may be reading these pages. The pages are not durable
-    /// on return, and a crash may tear them. The pages' LSN must be the number of a durable log object. Otherwise a
-    /// crash could lose that object. Later objects would then get lower numbers than the LSN, and redo would skip their
-    /// changes of these pages.
+    /// Writes adjacent pages home, bypassing the cache. No transaction may be reading these pages. The pages are not
+    /// durable on return, and a crash may tear them. The pages' LSN must be the number of a durable log object.
+    /// Otherwise a crash could lose that object. Later objects would then get lower numbers than the LSN, and redo
+    /// would skip their changes of these pages.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is full; any other error has poisoned the store.

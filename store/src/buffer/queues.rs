@@ -1,10 +1,10 @@
 //! The order in which the cache evicts pages.
 //!
-//! A page that comes into the cache is on *probation*. Uses of the page soon after that do not count, because they are
-//! mostly part of the same access. So a scan, which uses each page twice in a row, evicts only its own pages. A page
-//! that is used later *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees have a
-//! queue of their own, and are evicted last. A dirty page at the end of its queue *waits* until it is written home;
-//! after that it is *ready*.
+//! A page that comes into the cache is on *probation*. For a while, the cache ignores uses of the page, because they
+//! are mostly part of the same access. So a scan, which uses each page twice in a row, evicts only its own pages. A
+//! page that is used later *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees
+//! have a queue of their own, and are evicted last. A dirty page at the end of its queue *waits* until it is written
+//! home; after that it is *ready*.
 //!
 //! Each frame is in one queue, or belongs to the thread that has taken it out of a queue.
 
@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// The share of the frames for pages on probation: one frame of 8. Uses of a page begin to count only after other pages
-/// have come in, half as many as the probation queue holds.
+/// One frame of 8 is for pages on probation. Uses of a page are ignored until other pages have come in, half as many as
+/// there are frames for probation.
 const PROBATION_PART: usize = 8;
 /// The largest number of used pages that one search for a frame passes over. After that, the search takes the next page
 /// even if it was used.
@@ -41,11 +41,12 @@ pub(super) struct Queues {
     probation: VecDeque<u32>,
     staying: VecDeque<u32>,
     inner: VecDeque<u32>,
-    /// Pages that were evicted recently, each at the index `page mod length`.
+    /// Recently evicted pages. A page is at the index `page mod length`.
     left: Box<[Left]>,
 }
 
-/// Returns how many other pages must come into the cache after a page before uses of that page begin to count.
+/// Returns how many other pages must come into the cache after a page before the cache stops ignoring uses of that
+/// page.
 pub(super) const fn moment(frames: usize) -> u32 {
     (frames / PROBATION_PART / 2) as u32
 }
@@ -156,7 +157,8 @@ mod tests {
     use super::super::frame::Tallies;
     use super::*;
 
-    /// A cache without contents. A page that comes in takes over the frame of the page that is evicted.
+    /// A cache that keeps track of pages, but has no bytes. A page that comes in takes the frame of the page that is
+    /// evicted.
     struct Cache {
         queues: Queues,
         frames: Vec<Frame>,
@@ -196,7 +198,7 @@ mod tests {
             assert_eq!(self.queues.len(), self.frames.len(), "a frame is in two queues, or in none");
         }
 
-        /// Uses each of the hot pages a few times, in an order that the seed determines. Returns the misses.
+        /// Uses each of the hot pages a few times, in an order that the seed determines. Returns the number of misses.
         fn touch_hot(&mut self, pages: u64, random: &mut fastrand::Rng) -> u64 {
             let before = self.misses;
             for _ in 0..pages * 8 {
@@ -212,8 +214,8 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut cache = Cache::new(frames);
             let hot = frames as u64 / 2;
-            // Between the uses of the hot pages, each of many other pages comes in once and is evicted. After enough
-            // rounds the cache knows which pages are hot.
+            // In each round, the hot pages are used, and then many other pages come in once and are evicted. After
+            // enough rounds the cache knows which pages are hot.
             for round in 0..20 {
                 cache.touch_hot(hot, &mut random);
                 (0..frames as u64).for_each(|page| cache.touch(1_000_000 + round * 100_000 + page, false));

@@ -35,7 +35,7 @@ impl Pool {
             });
             let at_a_time = DOUBLE_WRITE_PAGES.min(self.frames.len() / 4);
             // Write dirty leaves home first, even if a clean inner page could be evicted. The thread that evicts an
-            // inner page would need it again at once. If leaves and inner pages evicted each other, no thread would get
+            // inner page would soon need it again. If leaves and inner pages evicted each other, no thread could go
             // down a tree any more.
             if self.make_ready(at_a_time, self.has_too_many_inner(), 1)? == 0
                 && self.make_ready(at_a_time, true, 1)? == 0
@@ -134,8 +134,8 @@ impl Pool {
         true
     }
 
-    /// Makes up to `count` frames ready, in the order in which their pages would be evicted. Writes their dirty pages
-    /// home. Returns how many frames are ready. Does nothing if other threads have made `enough` frames ready while
+    /// Makes up to `count` frames ready, in the order in which their pages would be evicted. Writes dirty pages home
+    /// for this. Returns how many frames are ready. Does nothing if other threads have made `enough` frames ready while
     /// this thread waited for the cleaning mutex. Skips latched pages, so the caller may hold latches.
     ///
     /// # Errors

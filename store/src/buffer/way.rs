@@ -29,8 +29,8 @@ impl<'p> Way<'p> {
         Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
     }
 
-    /// Makes the path pin its pages. Invariant 50: once the pages are pinned, the descent can fail only if another
-    /// thread changes one of them, however few frames the cache has.
+    /// Makes the path pin its pages. Invariant 50: once the pages are pinned, the descent fails only if another thread
+    /// changes one of them. The number of frames in the cache does not matter.
     pub(crate) fn pinning(mut self) -> Self {
         self.is_pinning = true;
         self

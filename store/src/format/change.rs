@@ -18,7 +18,7 @@ const MAP_CLEAR: u8 = 6;
 const MAP_SET_RUN: u8 = 7;
 const MAP_CLEAR_RUN: u8 = 8;
 
-/// A change of one page. Its result depends only on the content that the page had before.
+/// A change of one page. Its result depends only on the page's previous content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Puts a cell into a tree's page, in place of the cell with the same key, if there is one.
@@ -53,14 +53,14 @@ pub enum Change<'a> {
         /// The page's bit in the map.
         bit: u32,
     },
-    /// Marks a run of pages as in use.
+    /// Marks adjacent pages as in use.
     MapSetRun {
         /// The first page's bit in the map.
         bit: u32,
         /// The number of pages.
         count: u32,
     },
-    /// Marks a run of pages as free.
+    /// Marks adjacent pages as free.
     MapClearRun {
         /// The first page's bit in the map.
         bit: u32,

@@ -18,8 +18,8 @@ pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 pub const DISK_DATA_OFFSET: u64 = 12288;
 /// The size of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 64;
-/// The largest block size that a device may have, in bytes. If a log is moved to a device whose blocks are larger than
-/// the log's, the first batch that is written there begins at a multiple of this size.
+/// The largest block size that a device may have, in bytes. When a log moves to a device with larger blocks, the first
+/// batch that is written there begins at a multiple of this size.
 pub const LARGEST_BLOCK: u64 = 4096;
 
 /// The head of the log. It never changes while the log exists.
@@ -75,8 +75,8 @@ impl DiskHead {
         Ok(it)
     }
 
-    /// Returns the file offset of a place in the log. A place is a byte position in the log, and grows without limit.
-    /// At the end of the circular area, the offset goes back to the area's start.
+    /// Converts a place in the log to an offset in the file. A place is a byte position in the log, and places only
+    /// grow. Offsets wrap around at the end of the circular area.
     #[must_use]
     pub fn offset(&self, place: u64) -> u64 {
         DISK_DATA_OFFSET + place % self.circle_bytes
@@ -96,7 +96,8 @@ pub struct DiskSlot {
     pub place: u64,
     /// The number of times that the log had been opened when the slot was written.
     pub epoch: u32,
-    /// The place where this epoch began. From this place on, only batches of this epoch count.
+    /// The place where this epoch began. Batches at and after this place belong to the log only if they have this
+    /// epoch.
     pub began: u64,
 }
 
@@ -142,15 +143,14 @@ pub struct Batch {
     pub epoch: u32,
     /// The place of the batch in the log, from which its offset in the file follows.
     pub place: u64,
-    /// What the batch claims: before it was sealed, all objects with numbers below this one were durable. 0 if it
-    /// claims nothing.
+    /// The batch's claim: when it was sealed, all objects below this number were durable. 0 means no claim.
     pub durable: u64,
     /// The block size in bytes to which the batch was padded; 0 if that is the size in the log's head.
     pub block_bytes: u32,
 }
 
 impl Batch {
-    /// Writes the header to the beginning of `bytes`, where the objects already follow it.
+    /// Writes the header to the beginning of `bytes`. The objects are already in `bytes`, after the header.
     pub fn seal(&self, bytes: &mut [u8], seed: u64) {
         put(bytes, 0, &BATCH_MAGIC.to_le_bytes());
         put(bytes, 4, &self.objects.to_le_bytes());

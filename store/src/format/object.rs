@@ -19,15 +19,15 @@ const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
 /// The largest claim that an object can store. An object may claim that all objects below some number are durable. It
-/// stores this claim as the distance from its own number back to that number, plus one. 0 means that it claims nothing.
+/// stores the distance from its own number to that number, plus one. 0 means no claim.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
 const UNDO_PAGES: u8 = 3;
 
-/// A bulk load writes pages home without logging them, and its commit makes these pages part of the table. The body of
-/// such a commit has this byte after the time.
+/// This byte follows the time in the commit of a bulk load whose pages were written home without being logged. The
+/// commit makes these pages part of the table.
 pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };
@@ -99,7 +99,7 @@ pub enum Undo<'a> {
         /// The page's number.
         page: PageId,
     },
-    /// Frees a run of pages that one space map covers.
+    /// Frees adjacent pages that one space map covers.
     Pages {
         /// The number of the first page.
         first: PageId,
@@ -173,8 +173,7 @@ pub struct ObjectHeader {
     pub previous: Lsn,
     /// The number of times that the log had been opened when the object was written.
     pub epoch: u32,
-    /// What the object claims: before it was sealed, all objects with numbers below this one were durable. 0 if it
-    /// claims nothing.
+    /// The object's claim: when it was sealed, all objects below this number were durable. 0 means no claim.
     pub durable: Lsn,
     /// The length of the object in bytes, including the header.
     pub bytes: u32,
@@ -286,9 +285,9 @@ impl<'a> Object<'a> {
         self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
     }
 
-    /// For the commit of a bulk load whose pages were not logged, returns the number of a superblock that was written
-    /// after these pages were home. Returns 0 for any other object, and for an object that an earlier build has
-    /// written.
+    /// For the commit of a bulk load whose pages were not logged, returns the number of a superblock. The load wrote
+    /// that superblock after its pages were home. Returns 0 for any other object, and for an object that an earlier
+    /// build has written.
     #[must_use]
     pub fn needed_superblock(&self) -> u64 {
         if self.leads_to_pages_at_home() { array(self.undo, 9).map_or(0, u64::from_le_bytes) } else { 0 }

@@ -105,8 +105,8 @@ pub fn page_id(page: &[u8]) -> PageId {
     u64_le(page, ID_AT)
 }
 
-/// Returns the page number in an extra field of the header. In an inner page it is the leftmost child; in an overflow
-/// page it is the next page of the chain.
+/// Returns the page number that an extra field of the header contains. In an inner page it is the leftmost child; in an
+/// overflow page it is the next page of the chain.
 #[must_use]
 #[inline]
 pub fn extra(page: &[u8]) -> PageId {

@@ -10,7 +10,7 @@ use super::{Lsn, PageId, TxId};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
 /// The version of the format. Version 1 had no moved steps (`ObjectKind::Moved`). Version 2 had no bulk loads. Version
-/// 3 did not record up to which log object the page file has all changes.
+/// 3 did not have the field `home` in the superblock.
 const STORE_VERSION: u32 = 4;
 /// The first version whose superblocks have [`PageFileHead::home`].
 const FIRST_WITH_HOME: u32 = 4;
@@ -135,8 +135,8 @@ impl BatchList {
         out
     }
 
-    /// Decodes a list. Returns `None` if there is none, or if the list is torn. A torn list means that none of its
-    /// pages has been written home yet.
+    /// Decodes a list. Returns `None` if there is no list, or if it is torn. If it is torn, none of its pages has been
+    /// written home yet.
     #[must_use]
     pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
         let count = u64_le(bytes, 16) as usize;

@@ -8,11 +8,11 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
-/// The offset of the first ring's word. A ring's word holds the place (see [`RingsHead::offset`]) of the oldest byte in
-/// the ring that is still needed. Each word has a cache line of its own.
+/// The offset of the first ring's word. A ring's word holds the place (see [`RingsHead::offset`]) of the oldest byte
+/// that is still needed in the ring. Each word has a cache line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
-/// The offset of two words that record at which objects epochs began. The first word is for epochs with even numbers,
-/// and the second one for epochs with odd numbers.
+/// The offset of two words. Each holds the number of the first object of an epoch. The first word is for epochs with
+/// even numbers, and the second one for epochs with odd numbers.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;
 /// The largest number of rings that a log can have.
 pub const MOST_RINGS: u64 = 32;
@@ -74,7 +74,7 @@ impl RingsHead {
         Ok(it)
     }
 
-    /// Returns the offset of the word that records with which object an epoch began. Two consecutive epochs use
+    /// Returns the offset of the word that holds the number of an epoch's first object. Two consecutive epochs use
     /// different words, so writing the new epoch's word leaves the old one intact.
     #[must_use]
     pub fn began_at(&self, epoch: u32) -> u64 {
@@ -87,8 +87,8 @@ impl RingsHead {
         RING_WORDS_OFFSET + ring * 64
     }
 
-    /// Returns the file offset of a place in a ring. A place is a byte position in the ring, and grows without limit.
-    /// At the end of the ring, the offset goes back to the ring's start.
+    /// Converts a place in a ring to an offset in the file. A place is a byte position in the ring, and places only
+    /// grow. Offsets wrap around at the end of the ring.
     #[must_use]
     pub fn offset(&self, ring: u64, place: u64) -> u64 {
         RINGS_OFFSET + ring * self.ring_bytes + place % self.ring_bytes

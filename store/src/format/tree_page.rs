@@ -14,14 +14,15 @@ use super::page::{
 
 /// The longest key in bytes.
 pub const KEY_LIMIT: usize = 1024;
-/// The number of bytes before the key in a leaf's cell. They hold the key's length, and the value's length with a flag.
+/// The number of bytes before the key in a leaf's cell. They hold the length of the key and the length of the value.
+/// The value's length includes a flag.
 pub const LEAF_CELL_HEAD: usize = 6;
 /// The number of bytes before the key in an inner page's cell. They hold the key's length, and the child.
 pub const INNER_CELL_HEAD: usize = 10;
 /// A flag in the value's length. It says that the value is in overflow pages.
 const LONG_VALUE: u32 = 1 << 31;
-/// If a value is in overflow pages, its cell holds this many bytes instead of the value: the value's length, and the
-/// first page of its chain.
+/// The number of bytes in the cell of a value that is in overflow pages. They replace the value, and hold its length
+/// and the first page of its chain.
 const LONG_VALUE_BYTES: usize = 16;
 const SLOT_BYTES: usize = 2;
 
@@ -149,8 +150,8 @@ fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
 /// # Errors
 /// [`FormatError::Damaged`] if a slot or a cell is not within the page.
 pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatError> {
-    // Most lookups spend their time in this function, so whatever is the same for all cells is computed outside the
-    // loop.
+    // Most lookups spend their time in this function. So everything that is the same for all cells is computed outside
+    // the loop.
     let head = head_bytes(kind(page));
     let slots = page.get(PAGE_HEADER_BYTES..slot_at(count(page))).ok_or(DAMAGED)?;
     let (slots, _) = slots.as_chunks::<SLOT_BYTES>();
@@ -190,7 +191,7 @@ pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     }
 }
 
-/// Returns the index of the child that covers this key, as [`child_at`] takes it.
+/// Returns the index of the child that covers this key, for [`child_at`].
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if a slot or a cell is not within the page.
@@ -202,8 +203,8 @@ pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     })
 }
 
-/// Returns how much room the page has for one more cell together with its slot, in bytes. The page may have to be
-/// compacted to make that room.
+/// Returns how many bytes one more cell and its slot may take together. The page may have to be compacted to make that
+/// room.
 #[must_use]
 pub fn free_bytes(page: &[u8]) -> usize {
     (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))

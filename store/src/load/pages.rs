@@ -48,8 +48,8 @@ impl Pages {
     /// Takes the next page. It is adjacent to the previous one if possible.
     pub(super) fn next_id(&mut self) -> Result<PageId, Error> {
         if self.left == 0 {
-            // Each run is as long as all runs before it together. So there are few runs, and not too many pages are
-            // left over.
+            // Each run is as long as all earlier runs together. So there are only a few runs, and not many pages stay
+            // unused.
             let has: u64 = self.runs.iter().map(|run| run.count).sum();
             let run = self.tx.take_run(has.clamp(FIRST_RUN, LONGEST_RUN_BYTES / self.page_bytes))?;
             self.left = run.count;
@@ -71,8 +71,8 @@ impl Pages {
         let Self { writer, tx, table, backups, runs, left, .. } = self;
         let pool = writer.finish()?;
         for run in &runs {
-            // Another thread may have read one of these pages into the cache before the load wrote it, because that
-            // thread followed an outdated reference. So read the pages that are in the cache again.
+            // Another thread may have read one of these pages into the cache before the load wrote it, because the
+            // thread followed an outdated reference. So reload the pages that are in the cache.
             (run.first..run.first + run.count).try_for_each(|id| pool.read_anew(id))?;
         }
         tx.commit_load(&Loaded { table: &table, root, runs: &runs, spare: left, backups })

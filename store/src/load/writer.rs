@@ -118,7 +118,7 @@ impl Writer {
         worker.give(job)
     }
 
-    /// Writes what is left, and makes all pages durable.
+    /// Writes the remaining pages, and makes all pages durable.
     pub(super) fn finish(mut self) -> Result<Arc<Pool>, Error> {
         if let Some(worker) = &mut self.worker {
             while worker.at_work > 0 {

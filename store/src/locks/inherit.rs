@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::mode::Mode;
 
-/// The state of an inherited lock that no transaction uses.
+/// The state of an inherited lock that no transaction is using.
 const IDLE: u64 = 0;
 /// The state of an inherited lock that another transaction has taken away.
 const GONE: u64 = u64::MAX;

@@ -32,13 +32,13 @@ pub(crate) use self::ranges::{KeyRange, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
-/// The number of places in which threads keep locks for their next transactions. A thread's number selects its place.
+/// The number of places in which threads leave locks for their next transactions. A thread's number selects its place.
 const THREADS: usize = 64;
-/// The largest number of locks that a thread's place keeps for the next transaction.
+/// The largest number of locks that a thread leaves for its next transaction.
 const MOST_LEFT: usize = 32;
 /// The number of parts of the lock table. A row's hash selects the part; a range is locked in every part.
 pub(crate) const PARTS: usize = 16;
-/// The interval at which a waiting transaction checks again for whom it waits. The check finds cycles that arise after
+/// The interval at which a waiting transaction again determines for whom it waits. This finds cycles that arise after
 /// the wait has begun.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
 
@@ -229,8 +229,8 @@ impl Locks {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
                 self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
-                // An inherited lock that was in use when it was checked may be unused now. So grant the queued requests
-                // that no longer conflict with any lock.
+                // When this thread checked, an inherited lock may have been in use that is now unused. So grant the
+                // queued requests that no longer conflict with any lock.
                 part.let_through();
                 drop(part);
                 self.waited.fetch_add(1, Ordering::Relaxed);
@@ -252,8 +252,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Waits in the queue of a part until the lock is granted. Returns true if the lock is new to the owner, and false
-    /// if the owner held the same lock in a weaker mode before.
+    /// Waits in the queue of a part until the lock is granted. Returns true if the owner had no lock on this target
+    /// before, and false if it had one in a weaker mode.
     fn wait(
         &self,
         at: usize,
@@ -313,9 +313,9 @@ impl Locks {
         self.leave(held, inherited);
     }
 
-    /// Releases the lock on a table whose creation was undone. The transaction goes on, and keeps its locks on the
-    /// table's rows until it ends. Until then, snapshots use the old versions that the transaction has noted for these
-    /// rows.
+    /// Releases the lock on a table whose creation was undone. The transaction continues, and keeps its locks on the
+    /// table's rows until it ends. Until then, snapshots take these rows from the old versions that the transaction has
+    /// noted.
     pub(crate) fn release_table(&self, held: &mut Held, table: u64) {
         let at = part_of(table, &[]);
         let is_it = |held: &(usize, Target)| matches!(held.1, Target::Table(found) if found == table);
@@ -335,8 +335,8 @@ impl Locks {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // If a transaction already waits for this lock, the count is not 0, and `let_through` grants its request
-            // here. A transaction that begins to wait later finds the lock unused.
+            // If a transaction is already waiting for this lock, the count is not 0, and `let_through` grants its
+            // request here. If a transaction begins to wait later, it finds that the lock is unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();
             }

@@ -131,10 +131,12 @@ impl Part {
     }
 
     /// Returns the owners for whom a request has to wait: owners of conflicting locks, and owners of conflicting
-    /// requests among the first `ahead` in the queue. Some requests do not wait for the queue. One kind asks for a
-    /// stronger mode of a lock that its owner already has. Another kind asks for a row in a range that its owner has
-    /// locked. Finally, no request waits for a queued request that itself waits for this request's owner, because
-    /// otherwise the two would wait for each other.
+    /// requests among the first `ahead` in the queue. There are three exceptions, in which a request does not wait for
+    /// a queued request:
+    ///
+    /// - The request asks for a stronger mode of a lock that its owner already has.
+    /// - The request asks for a row in a range that its owner has locked.
+    /// - The queued request itself waits for this request's owner, so both would wait forever.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
         if ahead > 0 && !self.is_upgrade(owner, target) {

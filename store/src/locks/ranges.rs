@@ -97,8 +97,8 @@ impl Merged {
             }
             return;
         }
-        // Each range that is removed here was added by an earlier call. So on average this loop runs at most once per
-        // call.
+        // Each range that is removed here was added by an earlier call. So this loop runs at most once per call on
+        // average.
         while let Some((begin, end)) = self.0.range(..=&to).next_back().filter(|(_, end)| **end >= from) {
             from = from.min(begin.clone());
             to = to.max(end.clone());
@@ -126,7 +126,7 @@ impl Ranges {
         self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
     }
 
-    /// Returns the other owners that have a range with this key.
+    /// Returns the other owners that have locked a range with this key in it.
     pub(super) fn others(&self, owner: u64, key: &Key) -> impl Iterator<Item = u64> {
         let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
         let others = self.0.iter().filter(move |(other, _)| **other != owner);
@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(ranges.0.get(&1).map(|merged| merged.0.len()), Some(1));
     }
 
-    /// Owners take and release ranges of all kinds. The test compares the result with a plain list of the ranges, which
-    /// it searches from end to end.
+    /// Owners take and release ranges of all kinds. The test compares the result with a plain list of the ranges, in
+    /// which it looks at every entry.
     #[test]
     fn inv36_merged_ranges_hold_what_a_list_of_them_holds() {
         for seed in 0..200 {

@@ -42,7 +42,7 @@ fn inv36_a_range_keeps_new_rows_out_and_rows_keep_ranges_out() {
         locks.take(&mut writer, &row(key), Mode::Shared, SHORT).unwrap();
     }
     assert_eq!(locks.take(&mut reader, &range("d", "e"), Mode::Shared, SHORT), Err(Refused::Timeout));
-    // The row "x" does not exist, but its key can be locked all the same.
+    // The row "x" does not exist, but its key can be locked nevertheless.
     locks.take(&mut writer, &row("x"), Mode::Exclusive, SHORT).unwrap();
     assert_eq!(locks.take(&mut reader, &range("w", "z"), Mode::Shared, SHORT), Err(Refused::Timeout));
     // A transaction that reads a range may also change a row in it, if no other transaction reads the row.
@@ -178,8 +178,7 @@ fn waits_behind([has, second, third]: [(Target, Mode); 3]) {
             thread::yield_now();
         }
         let taken = locks.take(&mut third_held, &third.0, third.1, SHORT);
-        // Releases the locks before the assertion. Otherwise the second owner would go on waiting if the assertion
-        // fails.
+        // Releases the locks before the assertion. If the assertion failed first, the second owner would keep waiting.
         locks.release(&mut third_held, 0);
         locks.release(&mut first_held, 0);
         assert_eq!(taken, Err(Refused::Timeout), "{third:?} overtakes {second:?}");
@@ -305,8 +304,8 @@ fn whoever_waits_for_an_inherited_lock_is_woken_when_its_user_ends() {
     }
 }
 
-/// A transaction makes a table, and undoes its creation. Then another transaction that waits for the table gets its
-/// lock, though the first one has not ended. The first transaction keeps its other locks.
+/// A transaction makes a table, and undoes this step. Another transaction that waits for the table then gets its lock,
+/// although the first transaction has not ended. The first transaction keeps its other locks.
 #[test]
 fn inv51_the_lock_on_a_table_that_was_not_made_is_released_alone() {
     let locks = Locks::new(false);

@@ -1,9 +1,10 @@
-//! Searches for objects beyond the apparent end of a log, and decides whether they prove that the log is damaged.
+//! Searches for objects after the apparent end of a log, and decides whether they prove that the log is damaged.
 //!
 //! Invariant 48: an object or a batch may claim that all objects below some number were durable before it was written.
 //! If a claim covers a missing object, the log is damaged, however old the claim is. The reason is that a durable
 //! object stays durable, and that no claim ever covers an object that a recovery has cut off. If no claim covers the
-//! missing object, a crash may have prevented it from becoming durable. The log then ends at this place.
+//! missing object, a crash may have prevented it from becoming durable. In that case, the log ends at the missing
+//! object.
 
 use duralite_medium::Nvm;
 
@@ -12,7 +13,7 @@ use crate::format::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHe
 
 /// The number of bytes that are searched at a time.
 pub(crate) const PIECE: usize = 1 << 20;
-/// A number that exceeds the expected one by this much cannot belong to an object of this log.
+/// An object whose number exceeds the expected one by this much cannot belong to this log.
 const FARTHEST: u64 = 1 << 32;
 
 /// Damage to a log before its end.
@@ -28,7 +29,7 @@ pub(crate) struct Damage {
     pub(crate) from: u64,
 }
 
-/// The number of valid objects beyond the end of a log, the first of them, and what they claim.
+/// The valid objects after the end of a log: how many there are, which one is the first, and what they claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond {
     pub(crate) objects: u64,
@@ -52,7 +53,7 @@ impl Beyond {
         self.claim(header.durable);
     }
 
-    /// Takes into account what a valid object or batch claims about earlier objects.
+    /// Records what a valid object or batch claims about earlier objects.
     pub(crate) fn claim(&mut self, durable: Lsn) {
         self.durable = self.durable.max(durable);
     }

@@ -1,8 +1,9 @@
-//! The log: a sequence of objects with consecutive numbers. A prefix of it is durable.
+//! The log: a sequence of objects with consecutive numbers. The beginning of the sequence is durable, up to some
+//! object.
 //!
-//! Invariant 30: recovery finds the longest run of valid objects that begins at the head, has no gap, and has no
-//! decreasing epoch. Every acknowledged commit is in that run, because the store acknowledges a commit only when
-//! everything up to it is durable.
+//! Invariant 30: recovery finds the longest sequence of valid objects that begins at the head, has no gap, and whose
+//! epochs do not decrease. Every acknowledged commit is in that sequence, because the store acknowledges a commit only
+//! when all objects up to it are durable.
 
 mod damage;
 pub(crate) mod disk;
@@ -16,8 +17,8 @@ pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;
 use crate::format::Lsn;
 
-/// The limit that no object number and no place in a log ever reaches. A larger value means damage, so the code reports
-/// it and does not compute with it.
+/// Object numbers, and places in a log, stay below this limit. Any other value means damage, so the code reports it and
+/// does not compute with it.
 pub(crate) const BEYOND: u64 = 1 << 62;
 
 /// What the superblock of a page file says about the file's log.
@@ -51,8 +52,8 @@ impl Named {
         }
     }
 
-    /// Returns whether durable objects are missing from a log that ends before the object `next`. That is so if the
-    /// page file records that it has the changes of that object.
+    /// Returns whether durable objects are missing from a log that ends before the object `next`. They are missing if
+    /// the page file records that it has the changes of that object.
     fn proves(self, next: Lsn) -> bool {
         self.home > next
     }
@@ -102,8 +103,8 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// [`Error::Full`] if there is no room; the log is then unchanged. [`Error::Poisoned`].
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error>;
 
-    /// Returns the number of the next object. If other threads append during the call, a smaller number may be
-    /// returned.
+    /// Returns the number of the next object. If other threads append during the call, the result may already be too
+    /// small.
     fn next(&self) -> Lsn;
 
     /// Returns a number below which all objects are durable. Later objects may be durable too.
@@ -131,7 +132,7 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Errors of the medium.
     fn truncate(&self, head: Lsn) -> Result<(), Error>;
 
-    /// Returns how much space is free, and how much there is.
+    /// Returns how much space is free, and how much space the log has in total.
     fn space(&self) -> Space;
 
     /// Makes some waiting objects durable, if enough are waiting.
@@ -149,8 +150,8 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Returns the seed of the objects' checksums.
     fn seed(&self) -> u64;
 
-    /// Returns whether the log was made for a medium like this one. If not, the log works, but a newly made one would
-    /// suit the medium better.
+    /// Returns whether the log was made for this kind of medium. If not, the log works, but a new log would suit the
+    /// medium better.
     fn fits_medium(&self) -> bool {
         true
     }

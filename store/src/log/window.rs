@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::format::Lsn;
 use crate::sync::pause;
 
-/// The number of the next object, a mark for each object that is persistent, and the number below which all objects are
-/// persistent.
+/// The number of the next object, the number below which all objects are persistent, and a mark for each persistent
+/// object.
 #[derive(Debug)]
 pub(super) struct Window {
     done: Box<[AtomicU64]>,
@@ -17,8 +17,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Makes a window that begins with the object `first`. It has room for `objects` objects at a time, which must be a
-    /// power of two.
+    /// Makes a window that begins with the object `first`. The window has room for `objects` objects at a time; this
+    /// number must be a power of two.
     pub(super) fn new(objects: u64, first: Lsn) -> Self {
         Self {
             done: (0..objects).map(|_| AtomicU64::new(0)).collect(),
@@ -68,7 +68,7 @@ impl Window {
     }
 }
 
-/// Waits for something that another thread is about to do. Spins at first, then yields, and then sleeps.
+/// Waits for another thread that is about to do something. Spins at first, then yields, and then sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Patience(u32);
 

@@ -27,13 +27,13 @@ use crate::page_file::newest_head;
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// The name of the page file while it is being copied from a backup or from another store. People do not give this name
-/// to files of their own, so the store may remove a file of this name.
+/// The name of the page file while it is being copied from a backup or from another store. No user gives this name to a
+/// file, so the store may remove a file of this name.
 const COPY: &str = "pages.unfinished-copy";
 /// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
 
-/// The endings of the names of logs: on blocks, and in memory.
+/// The endings of the names of logs: on blocks (`log`), and in memory (`log.nvram`).
 const KINDS: [&str; 2] = ["log", "log.nvram"];
 /// The names of the files that may be in a directory while a store is being made there.
 const NAMES: [&str; 5] = [COPY, UNFINISHED, KINDS[0], KINDS[1], DirectoryLock::NAME];
@@ -80,9 +80,9 @@ impl Directory {
         // directory belongs to a complete store.
         let logs: &[&str] = if has_pages { &KINDS } else { &[] };
         // If these pages are a copy, the log that they name may belong to another store. This build gives a copy the
-        // name `UNFINISHED` only when the copy no longer names that log. But earlier builds, which did not record
-        // `home`, gave a copy that name from the start. So remove the log only if the pages record `home`, or if no
-        // store was ever opened with them, which shows that they are no copy.
+        // name `UNFINISHED` only after it has removed the log's number from the copy. But earlier builds, which did not
+        // record `home`, gave a copy that name from the start. So remove the log only if the pages record `home`, or if
+        // no store was ever opened with them. In the second case they are not a copy.
         if has_pages
             && let Ok(block) = self.file(&path, false).and_then(|file| blocks(file, &path))
             && let Ok(head) = newest_head(&*block)
@@ -106,9 +106,9 @@ impl Directory {
         }
     }
 
-    /// Makes a store in the directory, which was empty before this process took the lock. If that fails, empties the
-    /// directory again, so that another attempt can use it. This process holds the lock all the time, so it removes
-    /// nothing that another process has made.
+    /// Makes a store in the directory, which was empty before this process took the lock. If making the store fails,
+    /// empties the directory again, so that another attempt can use it. This process holds the lock all the time, so it
+    /// removes nothing that another process has made.
     pub(crate) fn make<T>(&self, make: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
         let dir = &self.dir;
         // Another process may have made a store here before this process took the lock.
@@ -245,7 +245,8 @@ fn check_content(dir: &Path) -> Result<(), Error> {
         if !NAMES.iter().any(|own| *own == name) {
             return Err(not(&format!("it contains {shown}, and no file `pages`")));
         }
-        // Invariant 75: a store made here would overwrite the log of the store whose pages are now elsewhere.
+        // Invariant 75: this log belongs to a store whose pages are now elsewhere. A new store in this directory would
+        // overwrite it.
         if KINDS.iter().any(|log| *log == name) && !is_being_made {
             return Err(not(&format!(
                 "it contains {shown}, the log of a store whose file `pages` is not there; put `pages` back, or move \
@@ -299,8 +300,8 @@ impl Media for Directory {
             LogMedium::Nvram(dir) => Some(LogsOf::new(dir, &self.dir)?),
             LogMedium::Disk | LogMedium::Emulated => None,
         };
-        // In the store's own directory, a new log overwrites this one only if both are of the same kind. So remove the
-        // log in any case.
+        // In the store's own directory, a new log would overwrite this one only if both are of the same kind. So always
+        // remove this log.
         let find = |kind| match &logs {
             Some(logs) => logs.find(number, kind),
             None => Some(self.dir.join(kind)).filter(|path| number_in(path) == Some(number)),

@@ -104,8 +104,8 @@ mod tests {
         drop(of_the_child);
     }
 
-    /// The holder fails to make a store, and removes the lock file after another process has opened it, but before that
-    /// process locks it.
+    /// The holder fails to make a store and removes the lock file. By then, another process has opened the file, but
+    /// not locked it.
     #[test]
     fn a_file_that_its_holder_has_removed_is_no_lock() {
         let dir = tempfile::tempdir().unwrap();

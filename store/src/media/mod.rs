@@ -18,8 +18,8 @@ pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
 use crate::error::Error;
 
-/// Says which log of a store is meant, by a number that the store has drawn at random. Media that have room for only
-/// one log, and that no other store uses, can ignore it.
+/// Identifies one of a store's logs by a number that the store has drawn at random. A medium can ignore the number if
+/// it has room for only one log, and if no other store uses it.
 ///
 /// ```
 /// use duralite_store::WhichLog;
@@ -76,8 +76,8 @@ pub trait Media: fmt::Debug {
     /// Errors of the system.
     fn memory_log(&self, log: WhichLog, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
 
-    /// Checks that a new log can be made, as far as that can be told without making it. The store calls this before it
-    /// discards its present log.
+    /// Checks that a new log can be made, as far as possible without making it. The store calls this before it discards
+    /// its present log.
     ///
     /// # Errors
     /// Errors of the system. The store then keeps its log.
@@ -85,7 +85,7 @@ pub trait Media: fmt::Debug {
         Ok(())
     }
 
-    /// Frees the space of a log that the store no longer needs. Need not do so if the next log will use the same space.
+    /// Frees the space of a log that the store no longer needs. May do nothing if the next log will use the same space.
     /// The log may have been removed already, or may never have been made.
     ///
     /// # Errors

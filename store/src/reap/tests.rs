@@ -77,7 +77,7 @@ fn whoever_drops_a_table_wakes_the_reaper_and_so_does_the_last_snapshot_that_sho
     reap_all(&running);
     assert!(dropped(&running.engine).unwrap().is_empty());
     assert!(!is_woken(&running));
-    // No open snapshot shows a dropped table any more. So the end of any other snapshot must not wake the reaper.
+    // No open snapshot shows a dropped table. So when another snapshot ends, it must not wake the reaper.
     drop(Snapshot::open(&running));
     drop(Snapshot::open(&running));
     assert!(!is_woken(&running));

@@ -11,7 +11,7 @@ use crate::transaction::Transaction;
 const STEPS: u64 = 3000;
 
 /// Recovery visits each step at most twice: when it reads the object that undid the step, and when it reads the object
-/// that undid the next step. So recovery takes time linear in the length of the log.
+/// that undid the step after it in the log. So recovery takes time linear in the length of the log.
 #[test]
 fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
     let options = Options { page_bytes: Some(4096), ..Options::default() };

@@ -88,9 +88,9 @@ impl Snapshot {
         }
         let seen = versions.open();
         // Each transaction that the snapshot shows stored the number of its commit in `newest_commit` before
-        // `versions.open` returned. So the number that is read here is at least as high as the number of each of these
-        // commits. The snapshot does not force later objects, because that might write a block for which no transaction
-        // has reserved room in the log.
+        // `versions.open` returned. So all these commits have at most the number that is read here. The snapshot does
+        // not force later objects, because that might write a block for which no transaction has reserved room in the
+        // log.
         let upto = engine.newest_commit.load(Ordering::SeqCst);
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
@@ -139,8 +139,7 @@ impl Snapshot {
     }
 
     /// Returns about how many rows a table has. The number is exact if the table is small and has not changed since the
-    /// snapshot was opened. Otherwise it is an estimate from a few paths down the tree, and counts the table's present
-    /// rows.
+    /// snapshot was opened. Otherwise it is an estimate from a few paths down the tree, as the table is now.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -184,9 +183,9 @@ impl Snapshot {
             ForSnapshots::None => false,
             ForSnapshots::Dropped => {
                 let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
-                // The row with this key says that the table was dropped. If the table was dropped after the snapshot's
-                // moment, the snapshot does not see the row. But the row is also absent once the reaper has freed the
-                // table's pages and removed the row. In that case, `for_snapshots` now returns `None`.
+                // The row with this key says that the table was dropped. If the drop is newer than the snapshot, the
+                // snapshot does not see the row. But the row is also absent if the reaper has freed the table's pages
+                // and removed the row. Then `for_snapshots` now returns `None`.
                 dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
             }
         };

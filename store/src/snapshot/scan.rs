@@ -14,7 +14,7 @@ use crate::table::Table;
 use crate::tree::{Ahead, LeafCopy};
 use crate::versions::{Changed, End, Image};
 
-/// The largest number of rows with noted versions that one step of a scan considers.
+/// The largest number of rows with noted versions that one step of a scan handles.
 const MOST: usize = 512;
 
 /// A row that the scan has found: its key, and its value. If the value is `None`, the scan reads it later by the key.

@@ -60,7 +60,7 @@ fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<
 
 /// Where the rest of a value is.
 enum Rest<'s> {
-    /// In pages. They have the value as long as the row has not changed.
+    /// In pages. The pages keep the value as long as the row does not change.
     Pages(Chain<'s>),
     /// In memory, because its pages were freed.
     Copied(Arc<Vec<u8>>),

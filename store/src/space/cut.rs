@@ -24,7 +24,7 @@ impl Space {
     fn is_unspoken_of(&self, pager: &Pager, page: PageId, head: Lsn) -> Result<bool, Error> {
         match pager.pool.read(page) {
             Ok(page) => Ok(lsn(page.bytes()) < head),
-            // A load that did not finish may have left the page torn.
+            // A load that did not finish may have torn the page.
             Err(Error::Corrupt { .. }) => Ok(self.is_forgotten(page, head)),
             Err(error) => Err(error),
         }
@@ -69,8 +69,8 @@ impl Space {
                 return Ok(());
             }
             file.shrink_to(end)?;
-            // Another thread may have reserved pages at the same time. Then either that thread sees that the file is
-            // too short and makes it larger itself, or this call counts its reservation.
+            // Another thread may have reserved pages during the shrinking. Either this call counts its reservation, or
+            // that thread sees that the file is too short, and makes it larger itself.
             file.grow_to(self.pages_wanted())?;
             // Stops if a page was in use, or if the medium could not shrink.
             if end > from || file.pages() > end {

@@ -1,9 +1,8 @@
 //! The record of which pages are in use. A space map is a page with a bit for each page that it covers. The map itself
 //! is the first of these pages.
 //!
-//! Invariant 41: before a transaction removes a row or makes it shorter, it reserves the pages that the undo may need.
-//! The reason is that other transactions may fill the freed space. So a rollback never fails for lack of room in the
-//! page file.
+//! Invariant 41: before a transaction removes a row or makes it shorter, it reserves the pages that the undo may need,
+//! because other transactions may fill the freed space. So a rollback never fails for lack of room in the page file.
 
 mod cut;
 mod run;
@@ -20,12 +19,12 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
-/// The number of free pages that a change has to leave over. They are for undo, and for the pages that a change
-/// reserves for its undo. So transactions can remove rows even when the disk is full.
+/// The number of free pages that must remain after a change. They are for undo, and for pages that a change reserves
+/// for its own undo. So transactions can remove rows even when the disk is full.
 const SPARE_PAGES: u64 = 32;
-/// The largest number of searches for free pages in one call. A search may miss pages that other transactions free
-/// meanwhile, before the place where the search began. If it finds too few pages for this reason, the call searches
-/// again. In practice the limit is never reached.
+/// The largest number of searches for free pages in one call. A search misses pages that other transactions meanwhile
+/// free before the place where it began. If it finds too few pages for this reason, the call searches again. In
+/// practice the limit is never reached.
 const MOST_LOOKS: u32 = 1000;
 
 /// The purpose for which pages are needed.
@@ -42,9 +41,9 @@ pub(crate) enum Purpose {
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
-    /// No free page is before this one. The first map counts as page 0 here.
+    /// All pages before this one are in use. This number counts from the first map, which is page 0.
     hint: AtomicU64,
-    /// The number of pages that are in use, or that a thread has found and is about to use. Maps do not count.
+    /// The number of pages that are in use, or that a thread has found and is about to use. Maps are not included.
     used: AtomicU64,
     /// The number of pages that are reserved for the undo of open transactions.
     kept: AtomicU64,
@@ -60,8 +59,8 @@ pub(crate) struct GivenPage {
     pub(crate) set: Change<'static>,
 }
 
-/// Free pages that a thread has found, and their latched maps. The pages become pages in use when a log object has
-/// recorded this together with their content.
+/// Free pages that a thread has found, and their latched maps. The pages are in use once a log object has recorded
+/// their content, and the changes of the maps.
 #[derive(Debug)]
 pub(crate) struct Given<'s> {
     space: &'s Space,
@@ -111,8 +110,8 @@ impl Space {
             let most = self.bits.min(end - map) - 1;
             used += match pager.pool.read(map) {
                 Ok(map) => pages_in_use(map.bytes()).min(most),
-                // If a map is damaged, all of its pages count as in use, and none is allocated. A thread that needs the
-                // map itself gets the error.
+                // If a map is damaged, all pages that it covers are counted as in use, and none of them is allocated. A
+                // thread that needs the map itself gets the error.
                 Err(Error::Corrupt { .. }) => most,
                 Err(error) => return Err(error),
             };
@@ -153,10 +152,9 @@ impl Space {
         self.kept.fetch_sub(pages, Ordering::SeqCst);
     }
 
-    /// Makes the file large enough for a later [`find`](Self::find). The caller holds no latch yet. Growing the file
-    /// ends with a flush. If the caller let `find` grow the file while it holds latches, every thread that needs a
-    /// latched page would wait for that flush. This still happens if other threads use up the pages before the caller
-    /// does.
+    /// Makes the file large enough for a later [`find`](Self::find). Growing the file ends with a flush, so the caller
+    /// does this before it takes latches. If `find` grew the file, every thread that needs a latched page would wait
+    /// for that flush. This can still happen if other threads use up the pages first.
     ///
     /// # Errors
     /// An error of the medium, but none if the disk is full. Then `find` decides whether there are enough pages.
@@ -187,8 +185,8 @@ impl Space {
         };
         self.make_room(pager, used + spare)?;
         for look in 1.. {
-            // The file certainly has enough free pages. But other threads may have freed some of them during the
-            // search, before the place where it began. So if this search finds too few pages, search again.
+            // The file certainly has enough free pages. But other threads may have freed some of them after the search
+            // began, and before the place where it began. So if this search finds too few pages, search again.
             let found = self.look(pager, &mut given)?;
             if found.is_ok() || look == MOST_LOOKS {
                 return found.map(|()| given);
@@ -200,8 +198,8 @@ impl Space {
         Ok(given)
     }
 
-    /// Searches once for free pages, and takes the first ones in the file. Returns the inner error if the file would
-    /// have to grow for that, but cannot.
+    /// Searches once for free pages, and takes the first ones in the file. Returns the inner error if the file cannot
+    /// grow as far as the search needs.
     fn look<'s>(&self, pager: &'s Pager, given: &mut Given<'s>) -> Result<Result<(), Error>, Error> {
         let hint = self.hint.load(Ordering::SeqCst);
         let mut first_free = None;
@@ -250,8 +248,8 @@ impl Space {
         Ok(logged)
     }
 
-    /// Notes that the object `lsn`, which another part of the store logged, has freed a page. The caller still has the
-    /// page's map latched.
+    /// Notes that the object `lsn` has freed a page. Another part of the store has logged that object. The caller still
+    /// has the page's map latched.
     pub(crate) fn freed(&self, page: PageId, lsn: Lsn) {
         self.freed_run(page, 1, lsn);
     }

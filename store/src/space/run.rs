@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, Undo, first_clear, is_set};
 use crate::pager::{Author, Logged, Pager};
 
-/// The shortest run of pages that the store gives to a load, unless the load wants even fewer pages. Shorter runs stay
-/// free for other uses.
+/// The length of the shortest run of pages that the store gives to a load, unless the load wants even fewer pages.
+/// Shorter runs stay free for other uses.
 const SHORTEST: u64 = 64;
 
 impl Space {
@@ -112,8 +112,8 @@ impl Space {
         }
     }
 
-    /// Notes that the object `lsn`, which another part of the store logged, has freed adjacent pages. The caller still
-    /// has their map latched.
+    /// Notes that the object `lsn` has freed adjacent pages. Another part of the store has logged that object. The
+    /// caller still has their map latched.
     pub(crate) fn freed_run(&self, first: PageId, count: u64, lsn: Lsn) {
         {
             let mut runs = self.runs.lock();

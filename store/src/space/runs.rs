@@ -22,8 +22,8 @@ pub(crate) struct Run {
 pub(super) struct Runs {
     /// For each group of pages, the newest object that has freed one of its pages since the store was opened.
     pub(super) freed: FxHashMap<u64, Lsn>,
-    /// Log objects with numbers up to `opened` may refer to any page below `known`. The reason is that the store, when
-    /// it was opened, did not know which of these pages had been freed recently.
+    /// Log objects with numbers up to `opened` may refer to any page below `known`, because the store does not know
+    /// which of these pages were freed shortly before it was opened.
     known: PageId,
     opened: Lsn,
     /// The runs of loads that have not committed: each by its first page and its length.

@@ -23,8 +23,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 impl Transaction {
-    /// Returns the table of this name, or makes it if there is none. If the transaction does not commit, a table that
-    /// it has made disappears again. So until this transaction ends, other transactions that use such a table wait. A
+    /// Returns the table of this name, or makes it if there is none. If the transaction makes the table but does not
+    /// commit, the table is removed. So until this transaction ends, other transactions that use such a table wait. A
     /// table that [`Store::table`](crate::Store::table) makes is committed at once.
     ///
     /// ```
@@ -51,9 +51,9 @@ impl Transaction {
             tx.put_cell(tx.engine().catalog(), name.as_bytes(), &cell)?;
             Ok(root)
         })?;
-        // The program may pass the handle to other threads. Their transactions wait for this lock, and then find the
-        // table either committed or gone. If they did not wait, a rollback of this transaction would free the root, and
-        // lose what they had committed.
+        // The program may pass the handle to other threads. Their transactions wait for this lock. When they get it,
+        // the table is either committed or gone. Without the lock, they could commit rows into the table, and a
+        // rollback of this transaction would lose these rows.
         self.take(&Target::Table(root), Mode::Exclusive)?;
         let table = self.engine().tables.handle(name, root);
         let tree = self.engine().tables.tree(root);
@@ -170,7 +170,8 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// Makes the handles of tables as they were after the first `steps` steps. The caller has undone all later steps.
+    /// Gives the handles of tables the state that they had after the first `steps` steps. The caller has undone all
+    /// later steps.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;
@@ -180,7 +181,7 @@ impl Transaction {
                 tree.set_gone(!was_dropped);
                 if !was_dropped {
                     self.engine().tables.forget(&tree);
-                    // The root is free, and the next table that is created may get the page.
+                    // The root page is free, so a table that is made later may get this page as its root.
                     self.running.engine.locks.release_table(self.held.get_mut(), tree.root);
                     self.tables.get_mut().retain(|(held, _)| *held != tree.root);
                 }

@@ -11,7 +11,7 @@ use crate::format::PageId;
 use crate::table::TreeOfTable;
 use crate::tree::Before;
 
-/// The number of inner pages that the undo may need.
+/// The number of additional inner pages that undo may need when it splits leaves.
 const INNER_PAGES: u64 = 4;
 
 #[derive(Debug, Default)]
@@ -32,13 +32,13 @@ struct Leaf {
     pages: u64,
 }
 
-/// Returns how many times a leaf has to be split, at most, until `freed` more bytes fit into it. After a split, each
-/// half has a quarter of a page free.
+/// Returns how often a leaf may have to be split until `freed` more bytes fit into it. After a split, each half has a
+/// quarter of a page free.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
 
-/// A change of the catalog that affects handles when the transaction commits or is rolled back.
+/// A change of the catalog. When the transaction commits or is rolled back, the table's handles have to be updated.
 #[derive(Debug)]
 pub(super) struct Renamed {
     /// The number of steps that the transaction had made before this change.
@@ -69,8 +69,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Gives back the room in the log for the steps after the first `steps`, which the caller has undone. `room` is
-    /// what the transaction had reserved before these steps. Gives back reserved pages only if no step is left.
+    /// Gives back the log space for all steps after the first `steps`. The caller has undone these steps. `room` is
+    /// what the transaction had reserved before them. Also gives back the reserved pages if no step is left.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,

@@ -53,7 +53,7 @@ impl Loaded<'_> {
 }
 
 impl Transaction {
-    /// Locks a table for a load. The table must not have rows, not even in an open snapshot.
+    /// Locks a table for a load. The table must have no rows, and no open snapshot may show rows of it.
     ///
     /// # Errors
     /// [`Error::NotEmpty`]; the errors of [`Transaction::put`].
@@ -66,8 +66,8 @@ impl Transaction {
         let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
-        // The table's pages have no rows, but an older snapshot may show rows of the table from noted versions. If the
-        // load went on, that snapshot would see the loaded rows instead. So refuse the load.
+        // The table's pages have no rows, but an older snapshot may still show some from noted versions. That snapshot
+        // would see the loaded rows instead. So refuse the load.
         if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
             return Err(not_empty());
         }

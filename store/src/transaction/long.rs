@@ -14,9 +14,9 @@ use crate::table::Table;
 use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, inline_limit};
 use crate::value_reader::ValueReader;
 
-/// The number of pages for which a transaction reserves room in the log at a time. Between reservations, the store may
-/// write earlier pages home and discard their log objects. So the log need not have room for all pages of a long value
-/// at once.
+/// The number of pages for which a transaction reserves room in the log at a time. Before the next reservation, the
+/// store may write the earlier pages home and discard their log objects. So the log need not have room for all pages of
+/// a long value at once.
 const PAGES_AHEAD: u64 = 16;
 
 /// A reader of a value, which fails once its transaction has ended or failed.
@@ -173,15 +173,15 @@ impl Transaction {
     /// Allocates the next page of a value, and writes the page before it.
     fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
         ahead.next(self)?;
-        // Locks this mutex only after waiting for room. To free that room, the keeper may have to log this
-        // transaction's undo again, and it needs the mutex for that.
+        // Locks this mutex only after waiting for room. The keeper may need the mutex to free that room, if it has to
+        // move this transaction's undo forward in the log.
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         let busy = undoable.busy.lock();
         let engine = self.engine();
         let added = add_to_chain(&engine.pager, &engine.space, self.author(), before);
         let (id, logged, undo) = added?;
-        // Undoing this step only frees the page, without logging an image. So less room is reserved for the undo than
-        // the step took.
+        // To undo this step, a rollback only frees the page, without logging an image. So the undo needs less room than
+        // the step.
         self.add_step(Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo);
         drop(busy);
         Ok(id)

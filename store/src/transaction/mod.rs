@@ -69,7 +69,7 @@ pub struct Transaction {
     /// The transaction's locks. Reads take locks too. The `RefCell` is borrowed only while a lock is taken, and never
     /// while the program's code runs.
     held: RefCell<Held>,
-    /// The reason why a lock was refused, if that made the transaction fail.
+    /// The reason why a lock was refused, if the transaction has failed because of this.
     refused: Cell<Option<Refused>>,
     tables: RefCell<Vec<(TableId, Mode)>>,
     /// Whether the transaction has objects in the log.
@@ -79,8 +79,8 @@ pub struct Transaction {
     last: Lsn,
     /// The row that was last read in order to change it, and the place where it was found.
     found: RefCell<Option<(TableId, Key, Found)>>,
-    /// The savepoints by number. Each has the number of steps before it, and the room in the log that was reserved at
-    /// that point.
+    /// The savepoints by number. Each has the number of steps before it, and the log space that was reserved when it
+    /// was set.
     savepoints: Vec<(u64, usize, Room)>,
     next_savepoint: u64,
     /// Changes of the catalog that affect handles when the transaction commits or is rolled back.
@@ -114,8 +114,9 @@ impl Transaction {
         Self::with_age(running, id, id)
     }
 
-    /// Begins a transaction with the age of an earlier one, which has ended. In a deadlock the youngest transaction
-    /// gives way. So thanks to its age, this one will not have to give way again and again.
+    /// Begins a transaction that takes over the age of an earlier one, which has ended. In a deadlock the youngest
+    /// transaction gives way. Because this one is as old as the earlier one, it does not have to give way again and
+    /// again.
     pub(crate) fn with_age(running: &Arc<Running>, id: TxId, age: TxId) -> Self {
         Self {
             running: Arc::clone(running),
@@ -264,8 +265,8 @@ impl Transaction {
             self.refused.set(Some(refused));
             return Err(refused.into());
         }
-        // If the undo of a transaction fails, that poisons the store, but the transaction's locks are released all the
-        // same. The lock that was just taken may be one of them. So check the poison after every lock.
+        // If the undo of a transaction fails, that poisons the store. The transaction's locks are released
+        // nevertheless, and this may be one of them. So check the poison after every lock.
         self.engine().poison.check()
     }
 

@@ -191,7 +191,7 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.put(intent.author, key, cell, may)).map(|_| ())
     }
 
-    /// Returns where this row was found, if it is the row that the transaction last read in order to change it.
+    /// Returns where this row was found, if the transaction's last read in order to change a row was of this row.
     fn found_row(&self, root: PageId, key: &[u8]) -> Option<Found> {
         let is_it = |row: &&(PageId, Key, Found)| row.0 == root && *row.1 == *key;
         self.found.borrow().as_ref().filter(is_it).map(|(.., found)| *found)
@@ -250,7 +250,7 @@ impl Transaction {
     }
 
     /// When the transaction makes its first change, reserves room for its commit, or for the object that ends its
-    /// rollback. That object may need a batch of its own.
+    /// rollback. The room includes the space for another batch, because that object may be alone in its batch.
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;

@@ -137,8 +137,8 @@ impl Scan<'_> {
         most
     }
 
-    /// Reads the next rows from the front. Copies the leaf, and locks a range in it. If the leaf has changed by the
-    /// time the lock is granted, copies the leaf again.
+    /// Reads the next rows from the front. Copies the leaf, and locks a range in it. If the leaf has changed before the
+    /// lock is granted, copies the leaf again.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());

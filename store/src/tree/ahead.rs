@@ -5,25 +5,25 @@ use smallvec::SmallVec;
 use crate::buffer::{MOST_AHEAD, Pool};
 use crate::format::PageId;
 
-/// A scan reads ahead only after it has reached this many leaves in order, not counting its first one. A program that
-/// reads only a few rows may reach two leaves, and nothing should be read ahead for it.
+/// The number of leaves that a scan must reach in order before it reads ahead, not counting its first leaf. A program
+/// that reads only a few rows may reach two leaves, and nothing should be read ahead for it.
 const FROM_LEAF: u32 = 2;
 /// The number of leaves that are read ahead the first time. The number then doubles each time.
 const FIRST: usize = 2;
 
-/// The next leaves in the order of the scan, up to the last one below the same parent page.
+/// The next leaves in the order of the scan, as far as they have the same parent page.
 pub(super) type Coming = SmallVec<[PageId; 2 * MOST_AHEAD]>;
 
 /// The state of reading ahead, for a scan in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// The leaf that the scan has reached (0 before the first one), and the next leaf, if the parent page points to
-    /// one.
+    /// The leaf that the scan has reached (0 before the first one), and the leaf after it, if both have the same parent
+    /// page.
     leaf: PageId,
     next: Option<PageId>,
     in_order: u32,
-    /// The number of leaves that were read ahead the last time (`window`), and the number of those that the scan has
-    /// not reached yet (`left`).
+    /// How many leaves were read ahead the last time (`window`), and how many of them the scan has not reached yet
+    /// (`left`).
     window: usize,
     left: usize,
     /// The number of leaves after the window that the system was told to fetch.
@@ -58,8 +58,8 @@ impl Ahead {
         let (first, then) = coming.split_at(window.min(coming.len()));
         let is_fetched = self.fetched >= first.len();
         self.left = pool.read_ahead(first, then, is_fetched);
-        // If the cache had no room for all of these leaves, the window starts small again. If the parent page merely
-        // pointed to fewer leaves, the window keeps its size.
+        // If the cache had room for only some of these leaves, the window shrinks to that number. If only the parent
+        // page pointed to fewer leaves, the window keeps its size.
         self.window = if self.left < first.len() { self.left } else { window };
         self.fetched = then.len();
     }

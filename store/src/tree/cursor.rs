@@ -15,7 +15,7 @@ pub(crate) struct LeafCopy {
     id: PageId,
     bytes: Box<[u8]>,
     /// For a forward scan, the key at which the next leaf begins; for a backward scan, the key at which this leaf
-    /// begins. `None` at the table's end.
+    /// begins. `None` if no further leaf follows in the scan's direction.
     pub(crate) fence: Option<Vec<u8>>,
 }
 
@@ -101,8 +101,8 @@ impl Tree<'_> {
         Ok(leaf)
     }
 
-    /// Returns true if the leaf has certainly not changed since it was copied. Then it still has all rows up to the end
-    /// of its range. That is certain if the copy has rows, and the leaf still has the same LSN (see
+    /// Returns true only if the leaf has certainly not changed since it was copied, so that it still has all rows of
+    /// the copied range. That is certain if the copy has rows, and the leaf still has the same LSN (see
     /// [`Found`](super::Found)). The leaf's range may have grown, because a leaf takes over the range of a neighbour
     /// that is freed.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
@@ -175,15 +175,15 @@ impl Rows {
 const WAYS: usize = 16;
 
 impl Tree<'_> {
-    /// Returns about how many rows there are. For each of a few paths down the tree, computes how many rows the tree
-    /// would have if all of it looked like that path. Returns the mean. If there are no more leaves than paths, counts
-    /// the rows exactly.
+    /// Returns about how many rows there are. Follows a few paths down the tree. For each path, computes how many rows
+    /// the tree would have if the pages of each level had as many entries as the page on this path. Returns the mean.
+    /// If there are no more leaves than paths, counts the rows exactly.
     pub(crate) fn approximate_len(&self) -> Result<u64, Error> {
         let mut rows = 0.0;
         let mut leaves = 0.0_f64;
         for nth in 0..WAYS {
-            // Where the path lies within the part of the tree below the current page: 0 is that part's left end, and 1
-            // its right end.
+            // The position of the path within the part of the tree below the current page: 0 is the left end of that
+            // part, and 1 its right end.
             let part = std::cell::Cell::new((nth as f64 + 0.5) / WAYS as f64);
             let choose = |page: &[u8], _, children: &mut Vec<usize>| {
                 let count = cell_count(page) + 1;

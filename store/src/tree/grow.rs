@@ -99,8 +99,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Checks that this thread has latched none of the pages that the allocator has found. A latched page is in use, so if
-/// the allocator takes it for a free one, the space map must be damaged.
+/// Checks that this thread has not latched any of the pages that the allocator has found. A latched page is in use. If
+/// the allocator takes it for a free page, the space map must be damaged.
 fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     match given.iter().find(|page| latched.contains(&page.id)) {
         Some(page) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(page.id) }),

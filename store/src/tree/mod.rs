@@ -33,8 +33,8 @@ pub(crate) use self::overflow::{
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;
 
-/// The limit on the splits that make room for one row. An undamaged tree never needs so many, even if other
-/// transactions keep taking the new room.
+/// The largest number of splits that make room for one row. An undamaged tree never needs so many, even if other
+/// transactions keep using the room before this one can.
 const MOST_SPLITS: u32 = 1000;
 /// The size of a slot in bytes.
 const SLOT: usize = 2;
@@ -64,7 +64,7 @@ pub(crate) struct Found {
     lsn: Lsn,
 }
 
-/// The leaf and the old cell of a change that is about to be made.
+/// The leaf of a change that is about to be made, and the row's old cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before<'a> {
     pub(crate) leaf: PageId,
@@ -106,7 +106,7 @@ fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, 
 }
 
 /// Returns whether a page of a tree is a leaf. Fails unless the page is one level below `above`, the level of the page
-/// that led to it. So every descent ends, whatever damaged pages contain.
+/// that led to it. Because of this check, a descent ends even if pages are damaged.
 fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     let is_below = above.is_none_or(|above| u16::from(level(page)) + 1 == u16::from(above));
     match (kind(page), level(page)) {
@@ -173,7 +173,8 @@ impl<'a> Tree<'a> {
             let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
             let page = match at_hand {
                 Some(page) => {
-                    // Only inner pages are copied, but damaged pages may lead to one on the wrong level.
+                    // There are copies only of inner pages. But if pages are damaged, this page may be on the wrong
+                    // level.
                     is_leaf(page.bytes(), id, above)?;
                     page
                 }

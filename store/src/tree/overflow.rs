@@ -15,7 +15,7 @@ pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
     bytes.div_ceil((page_bytes - PAGE_HEADER_BYTES) as u64).max(1)
 }
 
-/// A page of a value that is being written. The page is not written yet, because it has to name the next page, which is
+/// A page of a value that is being written. The page itself is not written yet. It has to name the next page, which is
 /// not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainPage<'a> {
@@ -23,9 +23,9 @@ pub(crate) struct ChainPage<'a> {
     pub(crate) piece: &'a [u8],
 }
 
-/// Allocates a page for the next piece of a value. Then writes the page before it, which now refers to the new page.
-/// The undo frees the new page. Immediately makes the new page an empty overflow page, so that nothing mistakes its old
-/// content for the root of a table. Returns the new page, the log object, and the undo.
+/// Allocates a page for the next piece of a value. Makes it an empty overflow page at once, so that nothing mistakes
+/// its old content for the root of a table. Then writes the previous page, which now refers to the new page. The undo
+/// frees the new page. Returns the new page, the log object, and the undo.
 pub(crate) fn add_to_chain(
     pager: &Pager,
     space: &Space,

@@ -1,5 +1,5 @@
-//! Frees a tree that is no longer used, beginning with the leaves. Each log object frees several leaves, as long as
-//! only a few space maps cover these leaves.
+//! Frees a tree that is no longer used, beginning with the leaves. One log object frees several leaves, if only a few
+//! space maps cover them.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ use crate::pager::Author;
 
 /// The largest number of maps that are latched for one log object.
 const MOST_MAPS: usize = 4;
-/// The largest number of leaves that one log object frees. The object must have room for the changes of their maps.
+/// The largest number of leaves that one log object frees. The object must have room for the changes of the leaves'
+/// space maps.
 const MOST_PAGES: usize = 128;
 
 /// The result of freeing part of a tree.
@@ -30,11 +31,11 @@ pub(crate) enum Reaped {
 
 impl<'a> Tree<'a> {
     /// Frees some leaves, from the left. No other thread uses the tree, and the caller has reserved room for the
-    /// largest log object. The log object is never undone. It need not be, because the tree has no rows, or because a
-    /// committed transaction has dropped it.
+    /// largest log object. That object needs no undo, because the tree has no rows, or because the transaction that
+    /// dropped it has committed.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
-        // The path down to the lowest inner page. It begins at the last page that has more than one child, or at the
-        // root if there is no such page.
+        // The end of the path down to the lowest inner page. It begins at the last page that has several children, or
+        // at the root if no page has.
         let mut path = vec![self.pager.pool.write(self.root)?];
         let mut above = None;
         while let Some(page) = path.last() {
@@ -98,8 +99,8 @@ impl<'a> Tree<'a> {
         Ok(Ok(leaves))
     }
 
-    /// Frees leaves below the last page of a path. If that page has no other leaves, also frees the page itself and
-    /// those pages above it on the path that have no other child.
+    /// Frees leaves below the last page of a path. If that page has no other leaves, also frees the page itself. Then
+    /// also frees each page above it on the path that has no other child.
     fn take_away(&self, mut path: Vec<Writing<'a>>, mut gone: Vec<PageId>) -> Result<(), Error> {
         let Some(lowest) = path.last() else { return Ok(()) };
         let all_of_it = gone.len() == cell_count(lowest.bytes()) + 1;

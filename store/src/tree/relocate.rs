@@ -42,7 +42,7 @@ impl<'a> Tree<'a> {
             let (first, lowest) = (*places.start(), above == Some(1));
             for place in places {
                 if moved.pages == MOST_MOVES {
-                    // The limit is reached. The next call continues with the remaining pages.
+                    // This call has moved as many pages as it may. The next call continues with the remaining pages.
                     moved.next = Some(key.to_vec());
                     return Ok(moved);
                 }
@@ -81,8 +81,8 @@ impl<'a> Tree<'a> {
                 Change::Put { cell: &pointer }.apply(&mut above).map_err(damaged(parent.id()))?;
             }
         }
-        // The change also gives the old page a new LSN. So if a thread has just found a row there, it notices that it
-        // has to search again.
+        // The change also gives the old page a new LSN. A thread that has just found a row there sees this, and
+        // searches for the row again.
         let mut nothing = image.clone();
         blank(&mut nothing, PageKind::Leaf, 0);
         let (map, bit) = self.space.place_of(id);

@@ -13,8 +13,8 @@ use crate::pager::Author;
 impl<'a> Tree<'a> {
     /// Frees the leaf that covers a key, if the leaf is empty and is not the root.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
-        // The path down to the leaf. It begins at the last page that has more than one child, or at the root if there
-        // is no such page.
+        // The end of the path down to the leaf. It begins at the last page that has several children, or at the root if
+        // no page has.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
         let mut above = None;
         while let Some((page, place)) = path.last_mut() {

@@ -1,5 +1,5 @@
-//! The version chain of a row. For each noted transaction that changed the row, the chain has the row's content before
-//! that transaction's first change.
+//! The version chain of a row. For each transaction whose changes of the row are noted, the chain has the row's content
+//! before that transaction's first change.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::fate::Fate;
 use super::moments::Moments;
 
-/// The number of bytes that a version takes in addition to its row, approximately.
+/// About how many bytes a version takes in addition to its row.
 const VERSION_BYTES: u64 = 256;
 
 /// The content of a row at some moment.
@@ -43,7 +43,7 @@ impl Image {
 #[derive(Debug)]
 struct Version {
     fate: Arc<Fate>,
-    /// The number of steps that the transaction had made before that change.
+    /// The number of steps that the transaction had made before its first change of the row.
     step: usize,
     image: Image,
     /// The moment of the oldest snapshot that needs this version; 0 until the transaction has ended.
@@ -71,9 +71,9 @@ impl Chain {
         self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
     }
 
-    /// Notes the content of the row before a step. For each transaction, the chain keeps only the content before its
-    /// first change of the row, even if a later change is noted first. Returns by how many bytes the chain has grown,
-    /// and by how many it has shrunk.
+    /// Notes the content of the row before a step. For each transaction, the chain keeps only the content before the
+    /// transaction's first change of the row. This holds even if a later change is noted first. Returns by how many
+    /// bytes the chain has grown, and by how many it has shrunk.
     pub(super) fn note(
         &mut self,
         fate: &Arc<Fate>,
@@ -98,7 +98,7 @@ impl Chain {
         }
     }
 
-    /// Returns whether any version is this cell.
+    /// Returns whether any version has this cell as its content.
     pub(super) fn has(&self, cell: &[u8]) -> bool {
         self.0.iter().any(|version| version.image.is_cell(cell))
     }
@@ -115,9 +115,9 @@ impl Chain {
         (grown, shrunk)
     }
 
-    /// Drops the versions of ended transactions that no snapshot needs. Returns how many bytes that freed. For each
-    /// remaining version, finds the moment of the oldest snapshot that needs it. If this is another moment than last
-    /// time, calls `keep` with it.
+    /// Drops the versions of ended transactions that no snapshot needs. Returns how many bytes this frees. For each
+    /// remaining version, determines the moment of the oldest snapshot that needs it. If that moment differs from the
+    /// one of the last call, passes it to `keep`.
     pub(super) fn prune<R>(&mut self, moments: &mut Moments<R>, keep: impl Fn(&mut Moments<R>, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {

@@ -2,11 +2,12 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The state of an open transaction of which no change is noted.
+/// The state of an open transaction, if none of its changes is noted.
 const OPEN: u64 = 0;
 /// The state of a transaction that has ended without noting anything, because no snapshot was open.
 const UNNOTED: u64 = 1;
-/// The state of an open transaction whose changes are noted. Read as a moment, this value is later than all moments.
+/// The state of an open transaction whose changes are noted. Compared with moments, this value is later than all of
+/// them.
 const PENDING: u64 = u64::MAX;
 /// The first moment. The smaller numbers are the states above.
 pub(super) const FIRST_MOMENT: u64 = 2;

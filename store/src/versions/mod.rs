@@ -1,13 +1,13 @@
 //! Old row versions for snapshots. They are kept in memory, and only while snapshots are open.
 //!
 //! Pages are changed in place, before the commit. So while a snapshot is open, a transaction that is about to change a
-//! row first notes the row's content here. When the first snapshot is opened, the old content of all rows that open
-//! transactions have already changed is noted too.
+//! row first notes the row's content here. When the first snapshot is opened, open transactions may already have
+//! changed rows. The old content of these rows is noted at that time.
 //!
 //! Invariant 55: for snapshots, a transaction ends at a single moment. That moment is after its last change of a page,
 //! and before it releases its first lock. A snapshot shows exactly the transactions that had ended when it was opened.
 //! These transactions are a prefix of a serial order that explains what all transactions have read, and they include
-//! every transaction that was acknowledged before.
+//! every transaction that was acknowledged before the snapshot was opened.
 //!
 //! Invariant 56: the content of a row for an open snapshot is noted before the row's page changes. The note stays until
 //! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the
@@ -50,8 +50,8 @@ pub(crate) struct Versions {
     /// The largest amount of memory that versions may take, in bytes.
     limit: u64,
     moments: Mutex<Moments<Arc<Place>>>,
-    /// Rows to check, because the store has ended a snapshot for which versions of them were kept. Each thread that
-    /// changes a row also checks some of these rows.
+    /// Rows that have to be checked, because versions of them were kept for a snapshot that the store has ended. Each
+    /// thread that changes a row also checks some of these rows.
     due: Mutex<Vec<Arc<Place>>>,
     noted: Noted,
     ended: AtomicU64,
@@ -78,7 +78,7 @@ impl Versions {
         self.is_on.load(Ordering::SeqCst)
     }
 
-    /// Works on the moments, and then updates the flag `is_on`.
+    /// Calls `work` with the moments locked, and then updates the flag `is_on`.
     fn with_moments<T>(&self, work: impl FnOnce(&mut Moments<Arc<Place>>) -> T) -> T {
         let mut moments = self.moments.lock();
         let done = work(&mut moments);
@@ -95,7 +95,7 @@ impl Versions {
         })
     }
 
-    /// Opens a snapshot as of this moment. The caller has noted what open transactions had changed.
+    /// Opens a snapshot as of this moment. The caller has noted all changes that open transactions had already made.
     pub(crate) fn open(&self) -> Arc<Seen> {
         self.with_moments(Moments::open)
     }
@@ -150,14 +150,14 @@ impl Versions {
         self.noted.replace(table, key, cell, by);
     }
 
-    /// Returns the content of a row for a snapshot, if this content differs from the page. The caller has to read the
+    /// Returns the content of a row for a snapshot, if the snapshot needs an old version. The caller has to read the
     /// page first.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
         self.noted.find(seen.moment(), table, key)
     }
 
-    /// Returns the rows of a range that, for this snapshot, differ from their pages. Considers only the first `most`
-    /// rows that have versions. The caller has to read the pages first.
+    /// Returns the rows of a range for which this snapshot needs old versions. Considers only the first `most` rows
+    /// that have versions. The caller has to read the pages first.
     pub(crate) fn changed(
         &self,
         seen: &Seen,
@@ -206,7 +206,7 @@ impl Versions {
     /// If the versions take too much memory, ends the oldest snapshots. Also drops some versions that were kept for
     /// ended snapshots. Returns whether it has ended any snapshot.
     pub(crate) fn keep_to_limit(&self) -> bool {
-        // First drops versions that ended snapshots needed. Ends more snapshots only when there are no such versions
+        // First drops versions that only ended snapshots needed. Ends further snapshots only when no such versions are
         // left.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;
         let has_ended = is_too_much && self.end_oldest();

@@ -30,8 +30,8 @@ impl Seen {
 #[derive(Debug)]
 struct Open<R> {
     seen: Vec<Arc<Seen>>,
-    /// Rows with a version that these snapshots need, and that no older snapshot needs. When the snapshots are closed,
-    /// the rows are checked.
+    /// Rows with a version that these snapshots need, but no older snapshot. When the snapshots are closed, the rows
+    /// are checked.
     rows: Vec<R>,
 }
 
@@ -90,8 +90,8 @@ impl<R> Moments<R> {
         seen
     }
 
-    /// Closes a snapshot. If no other one of the same moment is open, returns the rows with versions that were kept for
-    /// that moment.
+    /// Closes a snapshot. If no other snapshot of the same moment is open, returns the rows with versions that were
+    /// kept for that moment.
     pub(super) fn close(&mut self, seen: &Arc<Seen>) -> Vec<R> {
         let Some(open) = self.open.get_mut(&seen.moment) else { return Vec::new() };
         open.seen.retain(|other| !Arc::ptr_eq(other, seen));
@@ -115,7 +115,7 @@ impl<R> Moments<R> {
     /// Returns the moment of the oldest snapshot that needs a version. That moment is at or after `from`, and before
     /// `until`, the moment at which the version's transaction ended.
     pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
-        // A test that breaks a rule may let transactions end out of order. Then `until` is below `from`, and the range
+        // In tests that break a rule, transactions may end out of order. Then `until` is below `from`, and the range
         // would panic.
         self.open.range(from..until.max(from)).next().map(|(moment, _)| *moment)
     }

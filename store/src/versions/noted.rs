@@ -1,6 +1,6 @@
-//! Rows with noted versions, by table and key. A reader of one row and a writer of another one contend only while they
-//! look up their rows. If the system suspends a thread while that thread reads a row, only threads that use the same
-//! row are delayed.
+//! Rows with noted versions, by table and key. A reader and a writer of different rows contend only while they look up
+//! their rows. If the system suspends a thread while that thread reads a row, only threads that use the same row are
+//! delayed.
 //!
 //! Writers find rows by hash. Scans also need the rows in order. Putting new rows in order takes long, so writers leave
 //! that to scans.
@@ -51,7 +51,8 @@ pub(crate) enum End {
 pub(crate) struct Changed {
     /// The rows in ascending order.
     pub(crate) rows: Vec<(Key, Image)>,
-    /// The last key, in reading order, up to which `rows` is complete; `None` if `rows` covers the whole range.
+    /// If `rows` covers only a part of the range: the last key of that part, in reading order. `None` if `rows` covers
+    /// the whole range.
     pub(crate) cut: Option<Key>,
 }
 
@@ -78,8 +79,8 @@ pub(super) struct Noted {
     parts: Box<[Part]>,
     /// The places that scans have put in order.
     rows: SkipMap<Row, Arc<Place>>,
-    /// The mutex of the scan that puts rows in order. Without it, another scan could miss rows that this scan has taken
-    /// out of `fresh` but not inserted yet.
+    /// A scan holds this mutex while it puts rows in order. Otherwise another scan could miss rows that the first scan
+    /// has taken out of `fresh` but not inserted yet.
     ordering: Mutex<()>,
     /// The number of bytes that the versions take. It may be too high for a moment, but never too low.
     bytes: AtomicU64,
@@ -120,8 +121,8 @@ impl Noted {
             let place = self.place(&row);
             let mut kept = place.kept.lock();
             if kept.is_gone {
-                // The row's place has been given up, and a new one can be made only after it is removed. So this thread
-                // helps to remove it.
+                // Another thread is removing this row's place, and a new place can be made only after that. So this
+                // thread helps to remove it.
                 drop(kept);
                 self.take_away(&place);
                 continue;
@@ -169,8 +170,8 @@ impl Noted {
         }
         let place = Arc::new(Place { row: row.clone(), kept: Mutex::default() });
         part.rows.insert(row.clone(), Arc::clone(&place));
-        // Normally scans empty this list. If there are no scans, it may fill up with places whose rows have no versions
-        // any more, so remove these here.
+        // Normally scans empty this list. If there are no scans, it may fill up with places of rows that no longer have
+        // versions. So remove these here.
         if part.fresh.len() > 2 * part.rows.len() + AT_LEAST {
             let Places { rows, fresh } = &mut *part;
             fresh.retain(|place| rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)));
@@ -179,7 +180,7 @@ impl Noted {
         place
     }
 
-    /// Removes a place that is marked as gone, unless a new place has already replaced it.
+    /// Removes a place that is marked as gone, unless another place has already replaced it.
     fn take_away(&self, place: &Arc<Place>) {
         let mut part = self.part(&place.row);
         if part.rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)) {
@@ -193,14 +194,14 @@ impl Noted {
         }
     }
 
-    /// Puts in order every row that was noted before this call.
+    /// Inserts all rows that were noted before this call into the ordered map.
     fn put_in_order(&self) {
         let _ordering = self.ordering.lock();
         for part in &self.parts {
             let fresh = std::mem::take(&mut part.0.lock().fresh);
             for place in fresh {
-                // Holds the row's lock during the insertion. So a thread that later marks the place as gone finds it
-                // here, and removes it.
+                // Holds the row's lock during the insertion. So a thread that marks the place as gone after that finds
+                // it here, and removes it.
                 let kept = place.kept.lock();
                 if !kept.is_gone {
                     self.rows.insert(place.row.clone(), Arc::clone(&place));
@@ -228,7 +229,7 @@ impl Noted {
         }
     }
 
-    /// Returns the content of a row for a snapshot, if this content differs from the page. The caller has to read the
+    /// Returns the content of a row for a snapshot, if the snapshot needs an old version. The caller has to read the
     /// page first.
     pub(super) fn find(&self, moment: u64, table: TableId, key: &[u8]) -> Option<Image> {
         if self.bytes() == 0 {
@@ -239,8 +240,8 @@ impl Noted {
         kept.chain.at(moment).cloned()
     }
 
-    /// Returns the rows of a range that, for this snapshot, differ from their pages. Considers only the first `most`
-    /// rows that have versions. The caller has to read the pages first.
+    /// Returns the rows of a range for which this snapshot needs old versions. Considers only the first `most` rows
+    /// that have versions. The caller has to read the pages first.
     pub(super) fn changed(
         &self,
         moment: u64,

@@ -13,7 +13,7 @@ struct Backup {
     content: Content,
 }
 
-/// The test remembers this many of the newest moments.
+/// The number of recent moments that the test remembers.
 const MOMENTS: usize = 30;
 
 /// The backups and the archive of one store.
@@ -90,8 +90,8 @@ impl Backups {
         Ok(())
     }
 
-    /// Prunes the archive. If the rest of the archive begins after the end of a backup, restoring that backup must
-    /// fail, and the test forgets the backup.
+    /// Prunes the archive. If the rest of the archive begins after a backup's end, restoring that backup must fail, and
+    /// the test forgets the backup.
     fn prune(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         if self.backups.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A store on simulated media, which crash together while the store uses them.
+//! A store on simulated media. While the store uses them, all of them crash at the same time.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,8 +157,8 @@ impl OverBlock for Stepped {
 }
 
 /// A file of the store on a rig. [`OverBlock`] lets `Stepped` make each write a step. This type adds a step for each
-/// flush and each change of the length. It also lets only `page_reads_left` reads of pages succeed. If the flag is set,
-/// the file is the log, and its reads are not limited.
+/// flush and each change of the length. It also makes reads of pages fail after `page_reads_left` of them. If the flag
+/// is set, the file is the log, whose reads are not limited.
 #[derive(Debug)]
 struct Flushed(Through<Stepped>, Arc<Rig>, bool);
 

@@ -11,7 +11,7 @@ use super::data::{self, BULK, Data};
 use super::lists::{self, Watcher, key, now};
 use duralite_histories::{Fate, Last, Tx, check};
 
-/// A history. Acknowledged transactions are numbered in the order of their acknowledgements.
+/// The history of a run. Acknowledged transactions are numbered in the order of their acknowledgements.
 #[derive(Default)]
 pub struct Ran {
     pub history: Vec<Tx>,
@@ -26,7 +26,7 @@ impl Ran {
         self.acknowledged.push(number);
     }
 
-    /// Returns the history as known at a crash. The outcome of a transaction that was acknowledged after the crash is
+    /// Returns the history as known at a crash. If a transaction was acknowledged only after the crash, its outcome is
     /// unknown.
     pub fn known(&self, acknowledged: u64) -> Vec<Tx> {
         let mut history = self.history.clone();

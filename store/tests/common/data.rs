@@ -1,4 +1,5 @@
-//! Additional rows, besides those that a test itself uses: none, or ten times as many as fit into the smallest cache.
+//! Other data: rows in addition to those that a test itself uses. There are none, or ten times as many as fit into the
+//! smallest cache.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -51,7 +52,8 @@ fn base(scheme: Scheme) -> Images {
 impl Data {
     pub const ALL: [Self; 2] = [Self::InCache, Self::TenTimes];
 
-    /// Returns the media for a test: of a store that has only the other data, or empty media if there is no other data.
+    /// Returns the media for a test. If there is other data, the media have a store with only that data. Otherwise they
+    /// are empty.
     pub fn rig(self, scheme: Scheme) -> Arc<Rig> {
         Rig::new(match self {
             Self::InCache => None,

@@ -10,10 +10,11 @@ use super::crash::{Crash, Images, OnRig, Rig};
 use super::data::Data;
 use super::model::{Content, Walker, Witness, content};
 
-/// The number of states that a crash may leave: with zero to three commits that are not acknowledged. The walk has not
-/// waited yet for up to two of these commits, and one may be in progress.
+/// The number of states in which a crash may leave the store. It may have from none to three of the commits that were
+/// not acknowledged: up to two for which the walk has not waited yet, and one that may be in progress.
 const UNKNOWN: usize = 4;
-/// The largest number of page reads that a recovery may need. A recovery that needs more counts as endless.
+/// The largest number of page reads that a recovery may need. If a recovery needs more, the test assumes that it never
+/// ends.
 const READS: u64 = 1 << 20;
 
 /// The parameters of one walk.
@@ -24,7 +25,7 @@ pub struct Course {
     pub options: Options,
     pub seed: u64,
     pub steps: u64,
-    /// The average number of calls per crash.
+    /// On average, there is one crash in this many calls.
     pub crash_every: u8,
 }
 

@@ -8,10 +8,9 @@ use duralite_store::{Error, Snapshot, Store, Table, Transaction};
 
 use duralite_histories::{Element, Fate, Last, List, Op, Tx};
 
-/// The number of lists. There are as many registers, with the same numbers.
+/// The number of lists, and also of registers. Lists and registers have the same numbers.
 pub const LISTS: u64 = 12;
-/// The difference between a register's key and the register's number. It puts the registers' keys after the lists'
-/// keys.
+/// A register's key is the register's number plus this. So the keys of registers come after those of lists.
 const REGISTERS: u64 = 1 << 32;
 
 pub fn key(list: List) -> [u8; 8] {

@@ -516,7 +516,7 @@ impl<'s> Walker<'s> {
                 break;
             }
             let (name, table, rows) = &tables[self.random.usize(0..tables.len())];
-            // `read` may choose a key that only another table has. This table must not have it.
+            // `read` may choose a key that only another table has. It must not find that key in this table.
             read(snapshot, (name, table, rows), &mut self.random)?;
         }
         Ok(())

@@ -50,7 +50,7 @@ fn shares(report: &str) -> [f64; 5] {
     shares
 }
 
-/// Samples this process with `perf` for this many seconds.
+/// Samples this process with `perf` for `seconds` seconds.
 fn sample(data: &Path, seconds: u64) -> Result<std::process::Child> {
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-F", "499", "-o"]).arg(data).arg("-p").arg(std::process::id().to_string());

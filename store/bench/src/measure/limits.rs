@@ -1,5 +1,6 @@
-//! Measures the numbers that the project promises: the time to put an object into the log, the transactions per second
-//! of one thread and of many threads that change one row, the time of recovery, and the use of memory.
+//! Measures the performance that the project promises: the time to put an object into the log, the transactions per
+//! second of a single thread, the transactions per second of many threads that change the same row, the time of
+//! recovery, and the use of memory.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -225,7 +226,7 @@ pub(crate) enum Task {
     Memory { dir: PathBuf, cache_mib: u64 },
 }
 
-/// Does the task of a child process, reports the result, and waits to be killed.
+/// Does the task of a child process and reports the result. Then waits until the parent kills it.
 pub(crate) fn child(task: &Task) -> Result<()> {
     let said = match task {
         Task::Fill { dir, mib } => serde_json::to_string(&fill(dir, *mib)?)?,
@@ -314,7 +315,7 @@ pub(crate) fn resident(field: &str) -> Result<f64> {
 }
 
 /// Fills a database to ten times the size of the cache, and then changes random rows. Returns how many bytes of memory
-/// that took, and how many bytes the pages have.
+/// that took, and the size of all pages in bytes.
 fn memory_of(dir: &Path, cache_mib: u64) -> Result<(f64, u64)> {
     let before = resident("VmRSS")?;
     let options = Options::default().cache_bytes(cache_mib << 20).log_bytes(64 << 20);

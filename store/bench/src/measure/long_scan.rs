@@ -15,8 +15,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::plan::{Plan, times};
 use super::schemes::Dirs;
 
-/// The shortest duration of a turn, that is, of measuring one arm once. A turn must be long enough for the scan to read
-/// all rows.
+/// The shortest duration of a turn. In a turn, one arm of the comparison is measured once. The turn must be long enough
+/// for the scan to read all rows.
 const SHORTEST: Duration = Duration::from_secs(2);
 /// The longest duration of a turn without a scan. Such a turn may be shorter than the other turns, because only the
 /// turns with a scan are compared with each other.
@@ -41,16 +41,16 @@ const ARMS: [(&str, Scanned); 3] = [
     ("a scan of the same store", Scanned::Same),
 ];
 
-/// The result of measuring one arm once.
+/// The result of one turn.
 #[derive(Default)]
 struct Turn {
     commits_per_second: f64,
     /// The processor time of a transaction, in microseconds. This time does not depend on what else the machine does.
     cpu_us: f64,
-    /// The memory that old versions took at the end of the scan, in bytes.
+    /// The 99th percentile of the times of transactions, in milliseconds.
     slow_ms: f64,
     rows_per_second: f64,
-    /// The largest amount of memory that old versions took, in bytes.
+    /// The memory that old versions took at the end of the scan, in bytes.
     version_bytes: u64,
 }
 
@@ -198,7 +198,8 @@ pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
     let mut turns: [Vec<Turn>; ARMS.len()] = Default::default();
     for round in 0..plan.rounds {
         for nth in 0..ARMS.len() {
-            // Every other round takes the arms in reverse order, so that no arm always follows the same one.
+            // Every other round measures the arms in reverse order, so that an arm does not always follow the same
+            // other arm.
             let at = if round % 2 == 0 { nth } else { ARMS.len() - 1 - nth };
             turns[at].push(turn(&busy, &idle, ARMS[at].1, plan.threads, time)?);
         }

@@ -48,7 +48,8 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
             missing.push(title(name));
             continue;
         }
-        // If the logs are in memory, a peer that cannot keep its log apart from its data has both there.
+        // If the logs are in memory, this decides where the data goes. A peer that cannot separate its log from its
+        // data has both in memory.
         let splits = matches!(name, "waldio" | "rocksdb");
         let data = if is_memory && !splits { log_dir.path() } else { dir.path() };
         let opened: Result<Box<dyn Db>> =

@@ -25,9 +25,9 @@ pub(crate) struct Plan {
     pub(crate) time: Duration,
     /// The number of threads in those tables that use only one number.
     pub(crate) threads: u64,
-    /// Whether to measure all rows of the tables, with databases of full size.
+    /// Whether to run every measurement of the report's tables, with databases of full size.
     pub(crate) is_full: bool,
-    /// The parameters of the measurements with more data than cache.
+    /// The parameters of the measurements whose data is larger than the cache.
     pub(crate) sizes: Sizes,
 }
 

@@ -65,7 +65,7 @@ fn measure(plan: &Plan, workload: &dyn Workload, setups: &[Setup], line: &Line) 
     in_turns(&contenders, workload, line.threads, plan)
 }
 
-/// Returns the rows of figures 12 and 13; without `--full`, only the most important ones.
+/// Returns the lines of figures 12 and 13. Without `--full`, returns only the most important ones.
 fn slowdowns(plan: &Plan) -> Vec<Line> {
     let slowdowns: &[u32] = if plan.is_full { &[1, 2, 4, 8] } else { &[1, 8] };
     let threads: &[u64] = if plan.is_full { &[1, 4, 16, 32] } else { &[plan.threads] };
@@ -82,13 +82,13 @@ fn slowdowns(plan: &Plan) -> Vec<Line> {
     lines
 }
 
-/// Returns the rows of figure 14: memory that is up to 500 ns slower.
+/// Returns the lines of figure 14, in which memory is up to 500 ns slower.
 fn latencies(plan: &Plan) -> Vec<Line> {
     let latencies: &[u32] = if plan.is_full { &[0, 100, 300, 500] } else { &[500] };
     latencies.iter().map(|&line_ns| Line { line_ns, threads: plan.threads, is_optimized: true }).collect()
 }
 
-/// A figure of the paper that is measured again.
+/// A figure of the paper whose measurement is repeated here.
 struct Figure {
     name: &'static str,
     title: &'static str,

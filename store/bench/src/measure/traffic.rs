@@ -1,5 +1,5 @@
-//! Figures 6, 8, 9 and 16 of the paper: on which medium the files are, how many bytes the store writes, and what a
-//! write costs.
+//! Repeats figures 6, 8, 9 and 16 of the paper. They show which files should be in memory, how many bytes the store
+//! writes, and what a write costs.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -157,7 +157,7 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
 /// The longest time that filling the log may take.
 const LONGEST_TRAFFIC: Duration = Duration::from_secs(40);
 
-/// Returns the median time of this many calls, in nanoseconds.
+/// Returns the median time of `count` calls, in nanoseconds.
 fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -236,7 +236,7 @@ const PRICES: [Prices; 2] = [
     Prices { title: "2026", memory: 10.0, flash: 0.15, disk: 0.02 },
 ];
 
-/// Measures figure 16 of the paper: what a transaction per second costs.
+/// Measures figure 16 of the paper: the price of hardware for a rate of one transaction per second.
 pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     let ratios = [1.0, 4.0, 16.0, 24.0, 64.0, 256.0];
     let mut columns = vec!["prices".to_owned(), "what".to_owned(), "transactions/s".to_owned()];

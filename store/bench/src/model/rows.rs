@@ -1,12 +1,12 @@
-//! Row locks, shared or exclusive. Threads queue for them, and hold them until the commit of their transaction has a
-//! number.
+//! Row locks, shared or exclusive. Threads queue for them, and hold them until the object of the transaction's commit
+//! has a number.
 
 use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// The lock table is divided into this many parts. A thread may release a lock before its commit is durable. If another
-/// thread then takes a lock of the same part, the commit of that thread depends on the earlier commit.
+/// The number of parts of the lock table. A thread may release a lock before its commit is durable. If another thread
+/// then takes a lock in the same part, the commit of that thread depends on the earlier commit.
 const PARTS: usize = 16;
 
 /// The answer to a lock request.
@@ -120,7 +120,7 @@ impl Rows {
     }
 
     /// Releases all locks of a thread, and withdraws its open request, if it has one. `early` is the number of the
-    /// thread's commit, or 0 without a commit. Returns the threads to wake.
+    /// thread's commit, or 0 if it has not committed. Returns the threads to wake.
     pub(super) fn release(&mut self, thread: usize, early: u64) -> Vec<usize> {
         let owner = &mut self.owners[thread];
         let has = std::mem::take(&mut owner.has);

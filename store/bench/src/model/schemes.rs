@@ -42,9 +42,9 @@ pub(crate) struct LogCosts {
     pub(crate) force_object: Time,
     /// The cost of checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// The cost of writing a file: per call (`write`), and per byte (`write_byte`). The delays that the benchmark adds
-    /// to that: per byte (`added_byte`), and per call (`added_call`). Writes consist of whole blocks, so all bytes of
-    /// these blocks count.
+    /// The cost of writing a file, per call (`write`) and per byte (`write_byte`), and the delays that the benchmark
+    /// adds per byte (`added_byte`) and per call (`added_call`). Writes consist of whole blocks, and all bytes of these
+    /// blocks count.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -99,7 +99,8 @@ const NUMBER_LINE: usize = 0;
 const LINES: usize = 1;
 /// The number of logs of `distributed`.
 const RINGS: usize = 16;
-/// The number of objects that a thread takes at a time to make them durable. Other threads can take the next ones.
+/// The largest number of objects that a thread makes durable at a time. Meanwhile other threads can do the same for the
+/// following objects.
 const CHUNK: usize = 8;
 /// The intervals at which the log's daemon and the page cleaners run, in nanoseconds, and the number of cleaners.
 const DAEMON_EVERY: f64 = 500e3;
@@ -141,7 +142,7 @@ struct Log {
     written: u64,
     is_writing: bool,
     waiting: Vec<usize>,
-    /// The threads to wake. Each one wakes the next.
+    /// The threads that still have to be woken. Each woken thread wakes the next one.
     chain: VecDeque<usize>,
     writes: u64,
     writing_since: Time,
@@ -173,7 +174,7 @@ struct Store<'a> {
 /// The ratio of counted transactions to uncounted ones. The uncounted transactions run first, to warm the model up.
 const WARM: u64 = 10;
 
-/// Simulates this many threads until they have committed this many transactions.
+/// Simulates `threads` threads until they have committed `commits` transactions.
 pub(crate) fn run(model: &Model, machine: Machine, threads: usize, commits: u64) -> Outcome {
     let mut world = World::new(machine, threads, 1 + CLEANERS, FIRST_PAGE + model.pages, LINES);
     let mut store = Store {
@@ -222,8 +223,8 @@ impl Store<'_> {
         is_file(self.model.scheme)
     }
 
-    /// Makes a thread put an object into the log. This is a part of some work that takes `time`. Returns how much time
-    /// is left for the rest of that work.
+    /// Makes a thread put an object into the log, as part of work that takes `time` in total. Returns how long the rest
+    /// of that work takes.
     fn append(&self, thread: usize, world: &mut World, time: Time) -> Time {
         let costs = &self.model.costs;
         if self.model.scheme == Scheme::NvDisk {
@@ -402,8 +403,8 @@ impl Store<'_> {
         }
     }
 
-    /// Makes durable those objects that no other thread is making durable. If other threads are making all of them
-    /// durable, waits for these threads.
+    /// Takes some objects that no other thread has taken, and makes them durable. If there are none, waits for the
+    /// threads that have taken them.
     fn persist(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let upto = upto.min(self.log.next - 1);
         let looked = (upto + 1).saturating_sub(self.log.durable) as usize;

@@ -74,8 +74,8 @@ pub(crate) struct Machine {
     /// The time for which a thread spins for a mutex before it sleeps.
     pub(crate) spin: Time,
     /// `beside` is the factor by which work takes longer while other cores work too. `sharing` is the time that shared
-    /// cache lines add, as a share of the work's time. Both are measured on two cores. There, an access finds the line
-    /// at its own core half of the time.
+    /// cache lines add, as a fraction of the work's time. Both are measured on two cores, where half of the accesses
+    /// find the line at their own core.
     pub(crate) beside: f64,
     pub(crate) sharing: f64,
 }
@@ -120,7 +120,7 @@ struct Line {
 /// The number of times that a thread yields its core for a mutex before it sleeps, as with `parking_lot`.
 const YIELDS: u32 = 7;
 
-/// The state of the simulation, without that of the program.
+/// The state of the simulation. The program keeps its own state.
 #[derive(Debug)]
 pub(crate) struct World {
     machine: Machine,
@@ -305,7 +305,7 @@ impl World {
         self.leave_core(thread, State::Ready);
     }
 
-    /// Returns the probability that a shared cache line is at another busy core.
+    /// Returns the probability that a shared cache line is at a busy core other than this one.
     fn elsewhere(&self) -> f64 {
         let busy = self.busy().max(1) as f64;
         (busy - 1.0) / busy

@@ -10,8 +10,8 @@ fn plain(cores: usize) -> Machine {
     Machine { cores, slice: ns(1e6), switch: 0, idle_wake: 0, spin: 0, beside: 1.0, sharing: 0.0 }
 }
 
-/// A program in which each thread sleeps, and then holds a mutex or works on a core, again and again. Both times are
-/// exponentially distributed.
+/// A program in which each thread repeats two steps: it sleeps, and then it holds a mutex or works on a core. Both
+/// times are exponentially distributed.
 struct Cycle {
     away: f64,
     there: f64,
@@ -64,8 +64,9 @@ impl Program for Cycle {
     }
 }
 
-/// Returns how many rounds the threads make per millisecond. In a round, a thread is away for an exponentially
-/// distributed time, and then needs one of the servers for such a time. This is the machine repairman model (M/M/c//N).
+/// Returns how many rounds the threads make per millisecond. In a round, a thread is away for some time, and then needs
+/// one of the servers for some time. Both times are exponentially distributed. This is the machine repairman model
+/// (M/M/c//N).
 fn repairman(away: f64, there: f64, servers: usize, threads: usize) -> f64 {
     let mut shares = vec![1.0];
     for n in 1..=threads {
@@ -183,8 +184,8 @@ fn work_is_stretched_by_what_others_do() {
     close(bounded(machine, 2, 1000.0, 0.0, 0.0), 2.0e6 / 1750.0, 0.02);
 }
 
-/// Returns a model of transactions of ten operations of a microsecond each. The last operation changes a page. There
-/// are as many pages and rows as threads.
+/// Returns a model whose transactions have ten operations of a microsecond each. The last operation changes a page.
+/// There are as many pages and rows as threads.
 fn model(scheme: Scheme) -> Model {
     let script = |thread: usize| {
         let mut ops = vec![Op { work: ns(1000.0), ..Op::default() }; 9];

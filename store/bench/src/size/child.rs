@@ -87,8 +87,8 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Drops a directory's files from the system's cache. If they were cached before the child started, they would not
-/// count as memory of the store.
+/// Drops a directory's files from the system's cache. Files that were cached before the child started would not be
+/// counted as memory of the child.
 fn forget(dir: &Path) -> Result<()> {
     for path in files(dir)? {
         let file = File::open(path)?;

@@ -1,5 +1,5 @@
-//! Measures stores with more data than cache. Each store runs alone in a child process, whose memory is limited to the
-//! size of the cache plus a fixed share.
+//! Measures stores whose data is larger than their cache. Each store runs alone in a child process, whose memory is
+//! limited to the size of the cache plus a fixed share.
 
 mod case;
 mod child;

@@ -23,7 +23,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Returns how many pages per second this many threads can read.
+    /// Returns how many pages per second `threads` threads can read.
     pub(super) fn reads(&self, threads: u64) -> f64 {
         if threads > 1 { self.reads_of_16 } else { self.reads_of_one }
     }

@@ -1,4 +1,4 @@
-//! The table: every row, measured with every store, in turns.
+//! The table of results. It measures each of its rows with every store. The stores take turns.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -92,7 +92,8 @@ fn chosen(sizes: &Sizes) -> Result<Vec<Case>> {
     Ok(found)
 }
 
-/// A store's directory with data, and the result of loading it. The data are loaded once for all rows that use them.
+/// A store's directory with data, and the result of loading it. The data is loaded only once, for all rows of the table
+/// that use it.
 struct Loaded {
     dir: tempfile::TempDir,
     load: Result<Found>,
@@ -109,7 +110,7 @@ impl Rig<'_> {
     fn task(&self, store: &str, case: Case, dir: &Path, is_load: bool) -> Task {
         let Sizes { cache_bytes, seconds, turns, .. } = *self.sizes;
         let turn = seconds / f64::from(turns);
-        // Many scans would show no more than a few scans do, so limit the time.
+        // Many scans would tell no more than a few, so limit the time.
         let seconds = if case.kind == Kind::Scan { turn.min(LONGEST_SCANNING) } else { turn };
         Task { store: store.to_owned(), dir: dir.to_owned(), case, is_load, cache_bytes, seconds }
     }
@@ -136,8 +137,8 @@ impl Rig<'_> {
                     continue;
                 }
                 let found = if case.is_load() {
-                    // Other rows of the table use the data that was loaded before the turns. So that load counts as the
-                    // first turn. Each other turn loads the data again, into another directory.
+                    // The data was loaded once before the turns, because other rows of the table use it. That load
+                    // serves as the first turn. Each later turn loads the data again, into another directory.
                     if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
                 } else {
                     let loaded = self.loaded.get(store).context("nothing is loaded")?;
@@ -196,8 +197,8 @@ fn cells(case: Case, sizes: &Sizes, disk: Disk, store: &str, score: &Score, ours
     let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let (written, read) = (score.sum("written_bytes") / commits, score.sum("read_bytes") / commits);
-    // The rate that the disk alone would allow, given how many bytes are written sequentially and how many pages are
-    // read at random.
+    // Computes the rate that the disk alone would allow, if it writes this many bytes sequentially and reads this many
+    // pages at random.
     let bound = |of: f64, by: f64| if by > 0.0 { of / by } else { f64::INFINITY };
     let byte_bound = bound(disk.write_bytes, written);
     let page = if case.kind == Kind::Scan { f64::INFINITY } else { 8192.0 };

@@ -62,8 +62,8 @@ fn mask(most: u32) -> u32 {
     (1 << most.max(1).ilog2()) - 1
 }
 
-/// Returns a number in `low..=high` from a non-uniform distribution (clause 2.1.6). The constant that the clause
-/// chooses for each run is 0 here.
+/// Returns a number in `low..=high` from the non-uniform distribution of clause 2.1.6. The clause demands a constant
+/// for each run; here it is 0.
 fn uneven(rng: &mut fastrand::Rng, mask: u32, low: u32, high: u32) -> u32 {
     (rng.u32(0..=mask) | rng.u32(low..=high)) % (high - low + 1) + low
 }

@@ -10,7 +10,7 @@ use super::scale::{
 use crate::kv::{Done, Fail, Tx};
 use crate::row::{field, key, part, present, row, set};
 
-/// Adds to fields of a row. Returns the changed row.
+/// Adds amounts to fields of a row. Returns the changed row.
 fn add(tx: &mut dyn Tx, table: usize, at: &[u8], changes: &[(usize, i64)]) -> Done<Vec<u8>> {
     let mut found = present(tx.get_for_update(table, at)?, "a row of TPC-C")?;
     for (place, change) in changes {
@@ -225,8 +225,7 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
     Ok(())
 }
 
-/// Looks at the items in the last twenty orders, and counts those of which fewer than `least` are in stock. Counts no
-/// item twice.
+/// Returns how many items of the last twenty orders have a stock of fewer than `least`. Counts each item only once.
 pub(super) fn stock_level(tx: &mut dyn Tx, home: u32, of: u32, least: i64) -> Done<()> {
     let found = present(tx.get(DISTRICTS, &key(&[home, of]))?, "a district")?;
     let next = field(&found, district::NEXT_ORDER)? as u32;

@@ -57,8 +57,8 @@ impl Tried {
         self.running.engine.pager.pool.tallies.ahead.load(Ordering::Relaxed)
     }
 
-    /// Reads `rows` rows through a snapshot or a transaction. Begins with the row `from`, or, if `is_reverse`, reads
-    /// backwards from the row before `from`.
+    /// Reads `rows` rows through a snapshot or a transaction, from the row `from` on. If `is_reverse`, reads backwards,
+    /// beginning with the row before `from`.
     fn read(&self, from: u64, rows: u64, is_reverse: bool, by_snapshot: bool) {
         let key = from.to_be_bytes();
         let range = match is_reverse {
@@ -103,7 +103,7 @@ fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
         assert!(counted.pages > leaves * 9 / 10, "{what}: {counted:?}: nothing was tried");
         assert!(counted.pages < leaves * 11 / 10, "{what}: {counted:?} for {leaves} leaves");
         assert!(counted.reads * MOST / 2 < counted.pages, "{what}: {counted:?}");
-        // The only misses are the first leaves, and the first leaf below each further inner page.
+        // The scan misses only its first leaves, and the first leaf below each further inner page.
         assert!(counted.misses < leaves / 20, "{what}: {counted:?}");
         assert_eq!(counted.in_vain, 0, "{what}");
         assert_eq!(tried.unused(), 0, "{what}");
@@ -159,7 +159,7 @@ fn inv54_who_looks_at_a_few_rows_reads_nothing_ahead_and_who_stops_in_the_middle
     assert!(counted.in_vain * 3 < counted.ahead, "{counted:?}");
 }
 
-/// Reads other rows with `read`, and then the hot rows again. Returns how many misses the hot rows take.
+/// Reads other rows with `read`, and after that the hot rows. Returns how many misses the hot rows cause.
 fn hot_misses_after(read: impl FnOnce(&Tried)) -> u64 {
     let mut tried = Tried::new(6);
     for _ in 0..3 {

@@ -98,9 +98,9 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used_in_it() {
     let left = tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed);
     assert_eq!(tried.scan() as u64, FRAMES * 12 * ROWS_OF_A_LEAF);
     let after = tried.read_hot();
-    // Up to `READY` hot pages may have been ready for eviction before the scan. Up to two more misses may come from the
-    // scan itself, which used two leaves once more than the other leaves: the leaf where it began, and one where a
-    // batch of rows ended.
+    // Up to `READY` hot pages may have been ready for eviction before the scan. The scan itself may cause up to two
+    // more misses, because it uses two leaves more often than the others: the leaf where it begins, and one where a
+    // batch of rows ends.
     assert!(after <= before + READY + 2, "{before} misses before the scan, {after} after it");
     assert_eq!(tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed), left, "inner pages left");
 }

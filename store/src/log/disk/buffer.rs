@@ -1,4 +1,4 @@
-//! Objects that wait to be written to disk, either in one buffer or in a slot each.
+//! The objects that wait to be written to disk. They are in a common buffer, or each object is in a slot of its own.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ pub(super) enum Buffer {
     /// One buffer for all transactions. Its mutex determines the order of the objects (`nv-disk` in table 3 of the
     /// NV-Logging paper).
     Central(Mutex<Central>),
-    /// A slot for each object. One atomic operation takes the object's number, which selects the slot.
+    /// A slot for each object. The object's number selects the slot, and one atomic operation assigns the number.
     Lists(Lists),
 }
 
@@ -79,8 +79,8 @@ impl Buffer {
     }
 
     /// Moves the objects in `from..to` into `bytes`. May stop earlier once it has moved `most_bytes`, and may also move
-    /// later objects. Returns the number after the last one that it moved. If an object has a number but is not in its
-    /// slot yet, waits for it. Only one thread at a time may call this.
+    /// some objects from `to` on. Returns the number after the last moved object. If an object has a number but is not
+    /// in its slot yet, waits for it. Only one thread at a time may call this.
     pub(super) fn take(&self, from: Lsn, to: Lsn, most_bytes: u64, bytes: &mut Vec<u8>) -> Lsn {
         match self {
             Self::Central(central) => {

@@ -62,7 +62,7 @@ impl Circle {
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
-        // `end` may lie beyond the last free byte, because it is rounded up when a log moves to a device with larger
+        // `end` may be beyond the last free byte, because it is rounded up when a log moves to a device with larger
         // blocks.
         self.head.circle_bytes.saturating_sub(self.end - self.begin)
     }

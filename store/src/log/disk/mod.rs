@@ -1,9 +1,9 @@
 //! The log on a disk: batches of objects in a preallocated circular area, written by group commit with direct I/O.
 //!
 //! Invariant 33: a batch begins at a block boundary, and places only grow, so no write touches blocks that are already
-//! durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before it. A
-//! batch after the place where the newest epoch began must also be of that epoch, and a batch before that place must be
-//! of an earlier one. So a batch that a recovery has cut off never comes back.
+//! durable. A batch belongs to the log only if it is complete, is at the place that it names, and continues the batch
+//! before it. From the place on where the newest epoch began, a batch must also be of that epoch. Before that place, it
+//! must be of an earlier epoch. So a batch that a recovery has cut off never becomes valid again.
 
 mod buffer;
 mod circle;
@@ -47,12 +47,12 @@ const LOOK_AROUND: Duration = Duration::from_millis(20);
 /// The way in which objects get to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grouping {
-    /// One buffer, and one writer at a time, which writes everything that waits.
+    /// One buffer. One thread at a time writes all waiting objects.
     Central,
-    /// A slot for each object, and one writer at a time, which writes for all transactions.
+    /// A slot for each object. One thread at a time writes the objects of all transactions.
     Grouped,
-    /// A slot for each object. Each transaction writes the objects up to its own commit, while other transactions write
-    /// theirs.
+    /// A slot for each object. Each transaction writes the objects up to its own commit. Several transactions can write
+    /// at once.
     Apart,
 }
 
@@ -195,8 +195,7 @@ impl DiskLog {
         self
     }
 
-    /// Writes a new slot over the older one. The new slot has the content of the newer one, with the given changes. It
-    /// is durable on return.
+    /// Overwrites the older of the two slots with a changed copy of the newer one. The slot is durable on return.
     fn write_slot(&self, change: impl FnOnce(&mut DiskSlot)) -> Result<(), Error> {
         let mut slot = self.slot.lock();
         let mut next = *slot;
@@ -250,8 +249,8 @@ impl DiskLog {
         objects.clear();
         let next = self.buffer.take(from, to, self.batch_bytes, objects);
         let placed = self.place(&mut state.circle, objects, from, next);
-        // `space` reads these two numbers in the opposite order. So even if it reads them between these two lines, at
-        // least one of them counts the group's bytes as taken.
+        // `space` reads these two numbers in the opposite order. So even if it reads between the two lines, it counts
+        // the group's bytes as taken, in at least one of the numbers.
         self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;

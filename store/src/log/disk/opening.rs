@@ -16,14 +16,14 @@ use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::log::{BEYOND, Log, Named};
 use crate::poison::Poison;
 
-/// When the log is opened, this many of its newest batches are written again. No log ever writes so many batches at the
-/// same time.
+/// When a log is opened, it writes this many of its newest batches again. No log ever has so many writes in progress at
+/// once.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {
-    /// Opens a log. Follows its batches as long as each one is valid and continues the one before it, makes them
-    /// durable, and durably begins a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the
-    /// damage.
+    /// Opens a log. Follows its batches as long as each one is valid and continues the one before it. Makes these
+    /// batches durable, and then durably begins a new epoch. If the log is damaged, writes nothing unless `on_damage`
+    /// accepts the damage.
     pub(crate) fn open(
         block: Arc<dyn Block>,
         named: Named,
@@ -68,7 +68,7 @@ impl DiskLog {
         Ok(Self::over(Arc::clone(&it.block), it.grouping, Arc::clone(&it.poison), circle, slot))
     }
 
-    /// Follows the batches from the slot's place on, as long as each continues the one before it.
+    /// Follows the batches from the place in the slot, as long as each continues the one before it.
     fn follow(&mut self, slot: DiskSlot) -> Result<Circle, Error> {
         let circle_bytes = self.head.circle_bytes;
         let mut circle = Circle::empty(self.head, self.block_bytes, slot.head, slot.place);
@@ -87,9 +87,9 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // Batches that an earlier recovery cut off are still on the disk. If a new batch has overwritten
-                    // one of them, the old batch behind it may look like the continuation of the new one. Only its
-                    // epoch shows that it is not.
+                    // Batches that an earlier recovery cut off are still on the disk. A new batch may have overwritten
+                    // one of them. The old batch behind it may then seem to continue the new one. Only the epoch shows
+                    // that it does not.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {
@@ -153,8 +153,9 @@ impl DiskLog {
         }
     }
 
-    /// Counts the whole batches beyond the end, in the rest of the circular area. Such a batch may be from a time after
-    /// the log had wrapped around once more. Then a newer slot was written before it, and that slot is now damaged.
+    /// Counts the complete batches after the end, in the rest of the circular area. Such a batch may have been written
+    /// after the log wrapped around again. In that case a newer slot was written before the batch, and that slot is
+    /// damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;

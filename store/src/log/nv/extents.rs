@@ -1,7 +1,7 @@
 //! Memory for objects, in extents. Each extent is filled from its beginning by the threads of one stripe.
 //!
-//! The allocation itself is not stored durably. When the log is opened, the extents that contain objects in the index
-//! count as used.
+//! The log does not store durably which memory is allocated. When it is opened, it treats the extents that contain
+//! objects in the index as used.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -107,8 +107,8 @@ impl Extents {
         self.free.store(lists.free.len() as u64, Ordering::Relaxed);
     }
 
-    /// Returns how many bytes are sure to fit, whatever the sizes of the objects. Up to a quarter of each extent may be
-    /// lost at its end, so only three quarters count.
+    /// Returns how many bytes are sure to fit, for objects of any size. Up to a quarter of each extent may be lost at
+    /// its end, so this counts only three quarters.
     pub(super) fn free_bytes(&self) -> u64 {
         let kept = self.stripes.len() as u64;
         self.free.load(Ordering::Relaxed).saturating_sub(kept) * self.extent_bytes / 4 * 3

@@ -30,9 +30,9 @@ use crate::poison::Poison;
 /// The log has one index entry for this many bytes.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// The maximum count of objects that have a number and are not persistent yet. Once half of this count is reached, a
-/// thread makes older objects persistent before it takes a number. The other half is for threads that have already
-/// checked the count, but have not taken their numbers yet.
+/// The largest number of objects that have a number and are not persistent yet. From half of this number on, a thread
+/// makes older objects persistent before it takes a number. The other half is for threads that have already done this
+/// check, but have not taken their numbers yet.
 const MOST_WAITING: u64 = 16384;
 
 /// When the log makes objects persistent.

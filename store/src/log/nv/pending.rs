@@ -5,7 +5,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of objects that are made persistent together, with two fences for all of them.
 pub(super) const BATCH: usize = 64;
-/// The number of low bits of `place` that hold the object's length in cache lines. The higher bits hold the object's
+/// How many of the low bits of `place` hold the object's length, in cache lines. The higher bits hold the object's
 /// address.
 const LENGTH_BITS: u32 = 16;
 

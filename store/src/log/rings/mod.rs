@@ -1,13 +1,13 @@
-//! A log for each thread, in persistent memory, after Wang and Johnson. Each thread appends to its own log. All objects
-//! share one sequence of numbers, from which recovery restores their order.
+//! A log for each thread, in persistent memory, after a paper by Wang and Johnson. Each thread appends to its own log.
+//! All objects share one sequence of numbers, from which recovery restores their order.
 //!
 //! Threads store objects without flushing them. A thread that commits flushes its own log and fences. It then does the
-//! same for other logs, until all objects up to its commit are durable. It can do so because a flush covers what
-//! another processor has stored, while a fence covers only the flushes of its own processor. A checksum shows whether
-//! an object is valid. The seed of the checksum depends on the object's place, and places only grow. So what is left of
-//! an older object is not mistaken for a valid one.
+//! same for other logs, until all objects up to its commit are durable. This works because a flush covers what another
+//! processor has stored. A fence covers only the flushes of its own processor. A checksum shows whether an object is
+//! valid. The seed of the checksum depends on the object's place, and places only grow. So the remains of an older
+//! object are not mistaken for a valid one.
 //!
-//! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
+//! Invariant 30 holds as for all logs: recovery finds one unbroken sequence of objects over all rings together.
 
 mod opening;
 mod ring;
@@ -30,7 +30,7 @@ use crate::format::{
 use crate::poison::Poison;
 use crate::sync::thread_number;
 
-/// The largest number of logs. The paper's comparison uses this many.
+/// The largest number of logs. In the paper's comparison, there are as many.
 const RINGS: u64 = 16;
 /// The largest number of objects that all logs together may hold.
 const MOST_OBJECTS: u64 = 1 << 20;
@@ -50,7 +50,7 @@ pub(crate) struct RingsLog {
     window: Window,
     head: AtomicU64,
     rings: Box<[Mutex<Ring>]>,
-    /// The free bytes of all rings together.
+    /// The number of free bytes in all rings together.
     free: AtomicU64,
     bytes: Counter,
     largest: u64,
@@ -105,13 +105,13 @@ impl RingsLog {
         }
     }
 
-    /// Makes durable all objects that a ring has so far.
+    /// Makes durable all objects that have been stored in a ring.
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();
-            // Holds the mutex only while it takes the list. If another thread then finds the list empty, it waits in
-            // `force` until the window has marked these objects as persistent. That takes only as long as the flush
-            // below.
+            // Holds the mutex only while it takes the list. Another thread that finds the list empty after that waits
+            // in `force` until the window has marked these objects as persistent. It waits no longer than the flush
+            // below takes.
             std::mem::take(&mut ring.unflushed)
         };
         if unflushed.is_empty() {

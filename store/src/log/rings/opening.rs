@@ -1,4 +1,4 @@
-//! Opens the logs of threads: follows each ring, and joins the objects of all rings into one run.
+//! Opens the logs of threads: follows each ring, and joins the objects of all rings into one unbroken sequence.
 
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -50,8 +50,8 @@ impl RingsLog {
         let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring, newest)).collect();
         let end = end_of_run(&rings, head);
         let beyond = it.beyond(end.next + 1);
-        // When the newest epoch began, everything before its first object was durable. So a run that ends earlier means
-        // damage.
+        // When the newest epoch began, everything before its first object was durable. So if the sequence ends before
+        // that object, the log is damaged.
         if end.next < newest.began || beyond.proves(end.next) || named.proves(end.next) {
             it.tell(&rings, &end, beyond, on_damage)?;
         }
@@ -72,8 +72,8 @@ impl RingsLog {
         for number in 0..self.layout.rings {
             let begin = self.nvm.load_u64(self.layout.word_at(number));
             let first = self.layout.offset(number, 0);
-            // Converts an offset to a place. Of all places with this offset, it is the first one that is not before the
-            // place in the ring's word.
+            // Converts an offset to a place: the first place at this offset that is not before the place in the ring's
+            // word.
             let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
             let seed_at = |at: u64| self.seed_at(number, place(at));
             look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
@@ -81,7 +81,7 @@ impl RingsLog {
         beyond
     }
 
-    /// Reports damage at the end of the run to `on_damage`.
+    /// Reports damage at the end of the sequence to `on_damage`.
     fn tell(
         &self,
         rings: &[Vec<Placed>],
@@ -123,9 +123,9 @@ impl RingsLog {
         Some(())
     }
 
-    /// Begins the epoch. First records the number `first`: of the objects from this number on, only those of this epoch
-    /// count. Then records that the epoch has begun. Both records are durable on return, and so is everything that was
-    /// flushed before.
+    /// Begins the epoch. First records `first`, the number of the epoch's first object. Objects from this number on
+    /// belong to the log only if they have this epoch. Then records that the epoch has begun. Both records are durable
+    /// on return, and so is everything that was flushed before.
     pub(super) fn begin_epoch(&self, first: Lsn) {
         let began_at = self.layout.began_at(self.epoch);
         self.nvm.store_u64(began_at, first);
@@ -137,7 +137,7 @@ impl RingsLog {
     }
 
     /// Follows a ring from the place in its word, as long as the objects' numbers ascend and their epochs do not
-    /// decrease. Returns the objects.
+    /// decrease. Returns the objects that it finds.
     fn follow(&self, number: u64, newest: Epoch) -> Vec<Placed> {
         let ring_bytes = self.layout.ring_bytes;
         let begin = self.nvm.load_u64(self.layout.word_at(number));
@@ -172,8 +172,8 @@ impl RingsLog {
         }
     }
 
-    /// Keeps the objects of a ring that belong to the run. Flushes them, because the process that stored them may not
-    /// have done so.
+    /// Keeps the objects of a ring that belong to the unbroken sequence. Flushes them, because the process that stored
+    /// them may not have done so.
     fn apply(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
         let begin = self.nvm.load_u64(self.layout.word_at(number));
         let mut ring = Ring { begin, end: begin, ..Ring::default() };
@@ -193,8 +193,8 @@ impl RingsLog {
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
         // The object after the kept ones may be valid, although recovery has cut it off. If the next new object goes to
-        // the ring's beginning, it does not overwrite that object, which would then seem to follow the kept ones. So
-        // clear it here.
+        // the ring's beginning, it does not overwrite the old object, and the old object would seem to follow the kept
+        // ones. So clear the old object here.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -213,14 +213,15 @@ struct Epoch {
 
 impl Epoch {
     /// Returns whether an object with this number and this epoch can be part of the log. Objects that an earlier
-    /// recovery cut off are still in memory. If a newer object has overwritten one of them, the old object behind it
-    /// may seem to follow the newer one. Only the epoch shows that it does not.
+    /// recovery cut off are still in memory. A newer object may have overwritten one of them. The old object behind it
+    /// may then seem to follow the newer one. Only the epoch shows that it does not.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }
 }
 
-/// The end of the run of objects over all rings. For each object in the run, `rings` has its epoch and its ring.
+/// Where the unbroken sequence of objects ends, over all rings. For each object in the sequence, `rings` has its epoch
+/// and its ring.
 struct End {
     next: Lsn,
     rings: BTreeMap<Lsn, (u32, u64)>,

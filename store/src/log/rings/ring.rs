@@ -43,8 +43,8 @@ impl Ring {
         self.unflushed.push((lsn, at, bytes));
     }
 
-    /// Returns the place of the oldest object whose number is at least `head`; the place of the next object if there is
-    /// none.
+    /// Returns the place of the oldest object whose number is at least `head`. If there is none, returns the place for
+    /// the next object.
     pub(super) fn begin_at(&self, head: Lsn) -> u64 {
         let first = self.objects.partition_point(|object| object.lsn < head);
         self.objects.get(first).map_or(self.end, |object| object.place)

@@ -35,7 +35,7 @@ fn three_batches() -> Vec<u8> {
     block.to_bytes()
 }
 
-/// Changes the claims of the batches, as if all of them had been written at the same time.
+/// Changes the claims of the batches to what they would be if all batches had been written at the same time.
 fn at_once(bytes: &mut [u8]) {
     for place in [0, 4096, 8192] {
         let block = &mut bytes[DISK_DATA_OFFSET as usize + place..][..4096];
@@ -78,8 +78,9 @@ fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     assert_eq!(open(bytes).1.unwrap().next(), 3);
 }
 
-/// One of the two slots is damaged. If the newer one is damaged, the store uses the older one, which was written before
-/// the log wrapped around. The log may then be reported as damaged, but it must not end early.
+/// One of the two slots is damaged. If that is the newer slot, the store uses the older one, which was written before
+/// the log wrapped around. The store may then report that the log is damaged, but it must not take the log for shorter
+/// than it is.
 #[test]
 fn inv48_a_damaged_slot_is_no_end_of_the_log() {
     let block = Arc::new(RecordingBlock::new(4096));
@@ -114,8 +115,8 @@ fn inv33_a_batch_that_was_durable_when_the_epoch_began_is_missed() {
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
 }
 
-/// A batch that does not fit before the end of the circular area goes to its beginning. How much space is lost depends
-/// on the size of the batch.
+/// A batch that does not fit before the end of the circular area goes to the area's beginning. How much space is lost
+/// depends on the size of the batch.
 #[test]
 fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
     for blocks in [700, 769, 800, 900, 1023] {
@@ -168,8 +169,8 @@ fn a_log_with_little_memory_writes_smaller_batches() {
 #[derive(Debug)]
 struct TwoAtOnce {
     below: RecordingBlock,
-    /// The barrier at which the two threads meet: when the first write has begun, when both have begun, and when the
-    /// first one is over.
+    /// The barrier at which the two threads meet three times: when the first write has begun, when both writes have
+    /// begun, and when both may end.
     meeting: Barrier,
 }
 
@@ -243,7 +244,7 @@ fn inv33_a_log_goes_on_on_devices_with_other_blocks() {
         };
         log.scan(log.head(), next, &mut count).unwrap();
         assert_eq!(seen, next - log.head());
-        // Some turns append nothing. Some turns do not truncate the log, and others truncate all of it.
+        // Some rounds append nothing. Some rounds do not truncate the log, and others truncate all of it.
         append(&log, turn as u64 % 4);
         next += turn as u64 % 4;
         if turn % 3 == 1 {

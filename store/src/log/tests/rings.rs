@@ -106,7 +106,7 @@ fn inv30_an_object_that_was_durable_when_the_epoch_began_is_missed() {
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
 }
 
-/// The last object claims that the one before it, which is now missing, was durable.
+/// The last object claims that the one before it was durable. That one is now missing.
 #[test]
 fn inv48_an_object_that_a_later_one_has_seen_durable_is_missed() {
     let (nvm, log) = create();

@@ -123,8 +123,8 @@ pub(super) struct Recorded {
     pieces: LogPieces,
 }
 
-/// Gives an index to each row and page that the recorded operations use. Each `rows_of_a_page` successive keys of a
-/// table share a page. If a table is empty at first, the new rows of each thread count as one page of that thread.
+/// Gives an index to each row and page that the recorded operations use. `rows_of_a_page` successive keys of a table
+/// share a page. If a table is empty at first, the new rows of each thread are on one page of that thread.
 fn places(tables: &[Vec<Vec<u8>>], rows_of_a_page: u64, traces: &[Vec<Trace>]) -> Places {
     let (mut places, mut pages) = (Places::default(), HashMap::new());
     for (thread, traces) in traces.iter().enumerate() {
@@ -162,8 +162,8 @@ impl Recorded {
     /// change latches its page. `mean` is the average time of a transaction.
     fn scripts(&self, change: f64, mean: f64, clock: f64) -> Vec<Vec<Script>> {
         let typical = self.typical(clock);
-        // An operation that took far longer than usual was disturbed. So its time counts as at most three times the
-        // usual one.
+        // An operation that took far longer than usual was disturbed by something else. So its time is limited to three
+        // times the usual one.
         let of = |op: &Traced| {
             self.rest(op.kind, (op.ns - clock).min(typical[&(op.table, op.kind as usize)] * 3.0))
         };
@@ -191,7 +191,7 @@ impl Recorded {
         self.traces.iter().map(|traces| traces.iter().map(script).collect()).collect()
     }
 
-    /// Returns the time of an operation, less the time in which it changes its page.
+    /// Returns the time of an operation, without the part in which it changes its page.
     fn rest(&self, kind: Kind, ns: f64) -> f64 {
         if kind == Kind::Change { (ns - self.pieces.change).max(ns / 4.0) } else { ns }
     }

@@ -117,8 +117,9 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures and models one row. Some schemes have a log daemon, so their background work is not only page cleaning.
-    /// The other schemes store their background work in `cleaning`, and the schemes with a daemon use that value.
+    /// Measures and models one row. `cleaning` is the cost of page cleaning. A scheme without a log daemon does no
+    /// other background work, so its measured background work is stored there. A scheme with a daemon uses the stored
+    /// value.
     fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();

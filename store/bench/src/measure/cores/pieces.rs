@@ -47,14 +47,14 @@ fn least(mut once: impl FnMut() -> f64) -> f64 {
     (0..ROUNDS).fold(f64::INFINITY, |least, _| once().min(least))
 }
 
-/// Returns how long one call takes, as the mean of this many calls.
+/// Returns how long one call takes: the mean of `calls` calls.
 fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     let begun = Instant::now();
     (0..calls).for_each(|_| call());
     begun.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// Returns how long one call takes, as the mean of this many calls, while another thread makes the same calls.
+/// Returns how long one call takes while another thread makes the same calls: the mean of `calls` calls.
 fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -101,8 +101,8 @@ fn transfer(turns: u32) -> f64 {
     })
 }
 
-/// Lets two threads wake each other, `turns` times each. Returns the processor time of one wake-up, and then the time
-/// by which the wake-up takes longer than that.
+/// Lets two threads wake each other, `turns` times each. Returns the processor time of one wake-up, and how much longer
+/// than that the wake-up takes.
 fn switches(turns: u64) -> (f64, f64) {
     let (turn, changed) = (Mutex::new(0_u64), Condvar::new());
     let (turn, changed) = (&turn, &changed);
@@ -148,8 +148,8 @@ pub(super) fn parts() -> Parts {
     }
 }
 
-/// Returns how long it takes to seal a log object of this many bytes (to set its number and its checksum), and to copy
-/// it into the central buffer.
+/// Returns how long it takes to seal a log object of `bytes` bytes (to set its number and its checksum), and to copy it
+/// into the central buffer.
 pub(super) fn seal(bytes: f64) -> f64 {
     let mut object = Object::build(ObjectKind::Commit, 1, 0, &vec![7; bytes as usize], &[]);
     let mut buffer: Vec<u8> = Vec::with_capacity(1 << 20);

@@ -16,11 +16,11 @@ pub(super) const COMMITS: u64 = 3000;
 pub(super) struct Contention {
     /// The factor by which a transaction takes longer while the other core runs another store.
     pub(super) beside: f64,
-    /// How much longer a transaction takes if both cores run the same store, as a share of its time alone. Includes
-    /// neither the slowdown `beside` nor the cost of the cache lines that the model simulates.
+    /// How much longer a transaction takes if both cores run the same store, as a fraction of its time on one core.
+    /// This excludes the slowdown `beside`, and the cost of the cache lines that the model simulates.
     pub(super) sharing: f64,
-    /// The measured cost of the cache lines that the model simulates, divided by the cost that follows from the time of
-    /// one transfer. At most 1.
+    /// The model multiplies the cost of moving a cache line by this factor. It is the measured cost of sharing, divided
+    /// by the cost that follows from the time of one transfer. At most 1.
     pub(super) lines: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Makes tables of the measured and modelled results.
+//! Makes the tables of measured and modelled results.
 
 use duralite_bench::report::{Table, number};
 use duralite_bench::workload::median;
