@@ -50,8 +50,7 @@ pub(crate) struct Options {
 type OneTable = fn(&Path, Effort) -> Result<Table>;
 type Tables = fn(&Path, Effort) -> Result<Vec<Table>>;
 
-/// A function that makes one table, or several tables from the same runs. If this build lacks an engine, the
-/// function may make no table.
+/// A measurement, which makes one report table or several. It may make none if this build lacks an engine.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(OneTable),
@@ -69,9 +68,8 @@ impl Measurement {
     }
 }
 
-/// The measurements by name. A user selects one measurement by its full name, or several measurements by the
-/// words with which their names begin: `archive` selects `archive_writers`, `archive_replicated` and
-/// `archive_restore`.
+/// The measurements by name. A user selects one measurement by its full name, or several by the first words
+/// of their names: `archive` selects `archive_writers`, `archive_replicated` and `archive_restore`.
 const MEASUREMENTS: [(&str, Measurement); 51] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),

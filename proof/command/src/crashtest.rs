@@ -17,8 +17,8 @@ use duralite_killtest::Report;
 use duralite_cli::output::print_text;
 use duralite_cli::progress::{self, HowFar};
 
-/// When the test leaves out an operation to check that it would notice a bug, it builds this many crash
-/// states for each window between two barriers.
+/// To show that it would notice a bug, the test leaves out one operation at a time. It then builds this many
+/// crash states for each window between two barriers.
 const MUTANT_WINDOW_STATES: usize = 24;
 /// After this many killed processes, the test continues with a new plan, which has other settings.
 const KILLS_OF_A_PLAN: u64 = 500;

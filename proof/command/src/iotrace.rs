@@ -16,7 +16,7 @@ use duralite_cli::output::{print_json, print_text};
 /// The exit statuses by which a shell says that a command does not exist, or that it cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
-/// The number that a shell adds to the number of the signal that ended a command, to get the exit status.
+/// If a signal ended a command, the shell's exit status is this number plus the number of the signal.
 const BY_SIGNAL: i32 = 128;
 
 #[derive(Args)]

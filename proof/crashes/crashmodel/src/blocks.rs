@@ -1,9 +1,9 @@
 //! A block medium in memory that knows what a power failure may lose.
 //!
 //! The medium keeps two images: the one that programs see, and the durable one. For each sector it also keeps
-//! the versions written since the sector was last durable. From these [`RecordingBlock::crash`] builds one of
-//! the states that a power failure may leave, by the rules of [`Sectors`]. [`Crashes::crash_before`] takes
-//! such a state while a program is still using the medium.
+//! the versions written since the sector was last durable. [`RecordingBlock::crash`] uses them to build one
+//! of the states that a power failure may leave, by the rules of [`Sectors`]. [`Crashes::crash_before`]
+//! simulates a power failure while a program is using the medium.
 //!
 //! After a failed flush, the written sectors stay in doubt until a program writes and flushes them again.
 //! Their data may or may not have reached the device, and the operating system has marked these sectors
@@ -41,8 +41,7 @@ struct State {
     /// The faults that tests have asked for. Each has the operation, the number of operations of this kind
     /// that succeed before the fault, and the error.
     faults: Vec<(BlockOp, u64, MediumError)>,
-    /// The flushes that the medium leaves out. Each number says how many flushes the medium still carries out
-    /// before it leaves one out.
+    /// One entry for each flush that the medium is to skip: the number of flushes to carry out first.
     omitted: Vec<u64>,
     counters: BlockCounters,
 }
@@ -109,7 +108,8 @@ impl RecordingBlock {
         self.lock().faults.push((operation, before, error));
     }
 
-    /// Leaves a flush out, after `before` more flushes. Tests use this to show that they notice the omission.
+    /// Skips a flush, after carrying out `before` more flushes. Tests use this to show that their checks
+    /// would notice the missing flush.
     pub fn omit_flush(&self, before: u64) {
         self.lock().omitted.push(before);
     }
@@ -123,8 +123,8 @@ impl RecordingBlock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Simulates the crash if it is due before the operation that follows. Each operation that changes the
-    /// medium calls this function first.
+    /// Simulates the crash if it is due now. Each operation that changes the medium calls this function
+    /// first.
     fn before(&self, state: &State) {
         self.due.step(|seed| state.left_at_random(seed));
     }
@@ -154,8 +154,7 @@ impl Crashes for RecordingBlock {
 }
 
 impl State {
-    /// Returns the image that a power failure leaves if each uncertain sector is in the state that `choose`
-    /// returns.
+    /// Returns the image that a power failure leaves. `choose` returns the state of each uncertain sector.
     fn left(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         let mut left = self.durable.clone();
         for (sector, states) in self.sectors.in_doubt() {
@@ -203,7 +202,7 @@ impl State {
     /// Makes the sectors' written content durable.
     fn flush(&mut self, sectors: &Range<u64>) -> Result<(), MediumError> {
         if let Some(error) = self.due(BlockOp::Flush) {
-            // If the device failed for these sectors, it may have failed for all the others as well.
+            // The flush covered only this range, but the device may have lost other written sectors too.
             self.sectors.fail_sync();
             return Err(error);
         }
@@ -278,7 +277,7 @@ impl Block for RecordingBlock {
         let end = at as usize + blocks.len();
         if end > state.visible.len() {
             self.before(&state);
-            // The file reads as zeros past its old end, even after a power loss that loses the growth.
+            // The file reads as zeros past its old end, even if a power failure undoes the growth.
             state.visible.resize(end, 0);
             state.durable.resize(end, 0);
         }
@@ -455,8 +454,9 @@ mod tests {
 
     #[test]
     fn a_crash_comes_before_the_step_it_was_told_and_changes_nothing() {
-        // Each list says what the first sector may hold before each step. The steps are a preallocation, then
-        // a commit (one or two steps, depending on its durability), a write and a flush.
+        // Each list says which versions of the first sector a power failure may leave, before the first step
+        // and after each step. The steps are a preallocation, a commit (one step or two, depending on its
+        // durability), a write and a flush.
         let cases: [(Durability, &[&[u8]]); 3] = [
             (Durability::Full, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),
             (Durability::Fua, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),

@@ -1,11 +1,12 @@
 //! Chooses states of pieces at random.
 
-/// Chooses the state in which a crash leaves each piece. The same seed makes the same choices on any machine.
+/// Chooses what a crash leaves of each sector, cache line or other piece in doubt. The same seed makes the
+/// same choices on any machine.
 #[derive(Debug)]
 pub struct Chance {
     random: fastrand::Rng,
-    /// How many pieces out of eight stay in their durable state, on average. Each crash draws its own number,
-    /// so that crashes differ in how much they lose.
+    /// On average, this many pieces out of eight keep their durable content, so their newer content is lost.
+    /// The number is drawn anew for each crash.
     lost: u8,
 }
 
@@ -16,7 +17,7 @@ impl Chance {
         Self::drawn(&mut fastrand::Rng::with_seed(seed))
     }
 
-    /// Returns the choices for one crash. Many crashes can share the generator `random`.
+    /// Returns a chooser for one crash. Many crashes can draw from the same generator `random`.
     #[must_use]
     pub fn drawn(random: &mut fastrand::Rng) -> Self {
         let mut random = random.fork();

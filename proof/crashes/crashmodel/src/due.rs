@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A crash that a medium is to simulate, and what the crash left once it was simulated.
+/// A crash that a medium will simulate, and the image that it leaves.
 #[derive(Debug, Default)]
 pub struct DueCrash(Mutex<State>);
 
@@ -30,7 +30,7 @@ impl DueCrash {
     }
 }
 
-/// A medium that can simulate a crash in the middle of what runs on it.
+/// A medium that can simulate a crash while a program is using it.
 pub trait Crashes {
     /// Returns the crash that the medium is to simulate.
     fn due_crash(&self) -> &DueCrash;
@@ -38,7 +38,7 @@ pub trait Crashes {
     /// Simulates a crash before the n-th step from now on, counted from 0. `seed` chooses what the crash
     /// leaves. On memory, a step is a store, stream, flush, fence or growth. On blocks, a step is a write,
     /// flush, preallocation or cut. A commit that waits until it is durable counts as two steps. The running
-    /// program does not notice the crash, and the [`image`](Self::image) has nothing that the program does
+    /// program does not notice the crash. The [`image`](Self::image) lacks everything that the program does
     /// after the crash.
     fn crash_before(&self, nth: u64, seed: u64) {
         self.due_crash().lock().due = Some((nth, seed));

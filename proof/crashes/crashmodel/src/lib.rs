@@ -1,7 +1,8 @@
 //! The rules for what a crash may leave. All crash tests of this repository use them.
 //!
-//! The pieces that programs see but that may not be durable yet are *pieces in doubt*. A crash leaves each of
-//! them in one of several states. State 0 is the durable one. The kinds of pieces are:
+//! Programs see the newest content of a medium, but some of it may not be durable yet. A *piece in doubt* is
+//! a unit of such content. A crash leaves each of these pieces in one of several states. State 0 is the
+//! content that was durable before. The kinds of pieces are:
 //!
 //! - in mapped memory ([`Lines`]) each cache line of 64 bytes holds any prefix of the words stored since the
 //!   line was last flushed and fenced; words of 8 bytes are atomic;
@@ -9,8 +10,8 @@
 //! - on a disk ([`disk::DiskModel`]) each aligned piece of each write since the last sync has reached the
 //!   disk or has not, so a write may be torn between pieces but never within one.
 //!
-//! Pieces are independent of each other. [`window`] chooses which combinations of states a test builds for
-//! the window between two barriers, and [`Chance`] chooses one state of one piece.
+//! A crash may combine the states of different pieces in any way. [`window`] chooses which combinations of
+//! states a test builds for the window between two barriers, and [`Chance`] chooses one state of one piece.
 //!
 //! [`RecordingNvm`] and [`RecordingBlock`] are media in memory that crash by these rules; the engines' tests
 //! run on them. The crash explorer (`crashtest`) records the code that users run, and applies the rules to

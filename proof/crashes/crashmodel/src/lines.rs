@@ -20,8 +20,9 @@ struct Line {
     stores: Vec<Store>,
     /// The number of `stores` that the line's last flush covered.
     flushed: usize,
-    /// Stores that a dropped flush should have written to the medium. Only the cache line still has them.
-    /// After the next store to the line they are in doubt again, together with that store.
+    /// Stores that a dropped flush should have written to the medium. They are now only in the processor's
+    /// cache. The next store to the line puts them in doubt again, because the processor may then write the
+    /// whole line back.
     lost: Vec<Store>,
 }
 

@@ -1,19 +1,18 @@
 //! A medium in ordinary memory that knows what a crash would leave of it.
 //!
 //! The medium keeps two images, the one that programs see and the durable one, and the stores that are not
-//! durable yet. From these [`RecordingNvm::crash`] builds one of the states that a power failure may leave.
-//! The persistency model decides which stores such a state contains:
+//! durable yet. [`RecordingNvm::crash`] uses them to build one of the states that a power failure may leave.
+//! Which stores this state contains depends on the persistency model:
 //!
-//! - [`Persistency::X86`]: [`Lines`] says which stores;
-//! - [`Persistency::Epoch`]: it contains all stores before the last barrier, and [`Lines`] says which of the
-//!   later ones;
-//! - [`Persistency::Strict`]: it contains every store;
+//! - [`Persistency::X86`]: as [`Lines`] says;
+//! - [`Persistency::Epoch`]: all stores before the last barrier, and later stores as [`Lines`] says;
+//! - [`Persistency::Strict`]: every store;
 //! - memory that is [durable on store](RecordingNvm::durable_on_store): the same as [`Persistency::Epoch`].
 //!   No store needs a flush, but a store after the last fence may still be in the processor.
 //!
 //! In a model with flushes, lines written by streaming stores are in doubt until a fence, like flushed lines.
 //!
-//! [`Crashes::crash_before`] builds such a state while a program is still using the medium. A test can leave
+//! [`Crashes::crash_before`] simulates a power failure while a program is using the medium. A test can leave
 //! out the n-th flush or fence to show that its checks would notice the omission.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -101,7 +100,7 @@ impl RecordingNvm {
         self.over(self.to_bytes())
     }
 
-    /// Returns another medium of this kind, on which these bytes are durable.
+    /// Returns another medium with the same settings, on which these bytes are durable.
     #[must_use]
     pub fn over(&self, bytes: Vec<u8>) -> Self {
         let over = Self::from_bytes(bytes, self.capacity).with_persistency(self.persistency);
@@ -129,8 +128,7 @@ impl RecordingNvm {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state for an operation that changes the medium. Before that, simulates the crash if it is
-    /// due before this operation.
+    /// Locks the state for an operation that changes the medium. First simulates the crash if it is due now.
     fn step(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
         self.due.step(|seed| state.left(seed));
@@ -228,8 +226,8 @@ impl Nvm for RecordingNvm {
 
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         let mut state = self.step();
-        // The cut is durable at once, like a file's new size. A test that wants a power loss to undo the cut
-        // must record it itself.
+        // The cut is durable at once, like a file's new size. A test in which a power loss undoes the cut
+        // must model that by itself.
         state.visible.truncate(len as usize);
         state.durable.truncate(len as usize);
         state.lines.cut(len);
@@ -341,7 +339,7 @@ impl Nvm for RecordingNvm {
 mod tests {
     use super::*;
 
-    /// Returns the different contents that many crashes leave in the first `len` bytes.
+    /// Simulates many crashes, and returns the different contents that they leave in the first `len` bytes.
     fn outcomes(nvm: &RecordingNvm, len: usize) -> std::collections::BTreeSet<Vec<u8>> {
         (0..400).map(|seed| nvm.crash(seed).to_bytes()[..len].to_vec()).collect()
     }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError};
 
-/// A wrapper around a block medium. Each method may change its call. By default it passes the call on
-/// unchanged.
+/// A wrapper around a block medium. By default, each method calls the same method of the wrapped medium. A
+/// wrapper replaces the methods that it needs to change.
 #[allow(clippy::missing_errors_doc)] // the errors are those of the wrapped blocks
 pub trait OverBlock: fmt::Debug + Send + Sync {
     /// Returns the wrapped blocks.

@@ -16,8 +16,8 @@ pub struct Sectors(BTreeMap<u64, Versions>);
 struct Versions {
     /// The versions, oldest first.
     all: Vec<[u8; SECTOR]>,
-    /// How many of these versions no later sync writes. An earlier sync of these versions failed, and since
-    /// then the system treats them as clean.
+    /// The number of versions whose sync failed. The operating system then treats them as clean, so no later
+    /// sync writes them.
     lost: usize,
 }
 
@@ -30,8 +30,9 @@ impl Sectors {
         }
     }
 
-    /// Makes the written sectors in this range durable. They get the content that programs see, up to the
-    /// end of the file. A sector whose sync has failed stays in doubt until it is written and synced again.
+    /// Makes the written sectors in this range durable. Their durable content becomes what programs see, up
+    /// to the end of the file. A sector whose sync has failed stays in doubt until it is written and synced
+    /// again.
     pub fn sync(&mut self, durable: &mut Vec<u8>, visible: &[u8], sectors: &Range<u64>) {
         self.0.retain(|sector, versions| {
             let written = versions.all.len() > versions.lost && sectors.contains(sector);
@@ -82,7 +83,8 @@ impl Sectors {
         }
     }
 
-    /// Returns every version in doubt with its sector number, oldest first.
+    /// Returns the sector number and content of each version in doubt. The versions of a sector are ordered
+    /// from oldest to newest.
     pub fn versions(&self) -> impl Iterator<Item = (u64, &[u8; SECTOR])> {
         self.0.iter().flat_map(|(sector, versions)| versions.all.iter().map(|content| (*sector, content)))
     }

@@ -15,10 +15,11 @@ pub struct Bounds {
     pub exhaustive_pieces: usize,
 }
 
-/// Picks the states of a window that a test builds, each once. `pieces` holds the number of states of each
-/// piece. Also returns whether the picked states are exhaustive. They are if they include every combination.
-/// If there are too many combinations, it suffices that they include every combination of the pieces' first
-/// and last states. The function then adds random samples, which may have intermediate states.
+/// Picks the states of a window that a test builds, without duplicates. `pieces` holds the number of states
+/// of each piece. Also returns whether the test can call the window explored exhaustively. That is so if the
+/// picked states include every combination of states. If these are too many, every combination of the pieces'
+/// first and last states is enough; the function then adds random states, also with intermediate states of
+/// pieces.
 #[must_use]
 pub fn pick(pieces: &[usize], bounds: Bounds, seed: u64) -> (Vec<Vec<usize>>, bool) {
     let subsets = 1_usize.checked_shl(pieces.len() as u32).unwrap_or(usize::MAX);

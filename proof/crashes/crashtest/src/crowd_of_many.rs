@@ -2,8 +2,8 @@
 //! the states that a crash may leave.
 //!
 //! The test cannot know in which order these transactions are published. So each thread writes to its own
-//! area of the database, and the test judges each area separately. The content of an area must be the
-//! content after one of its transactions, and must include all transactions that were acknowledged.
+//! area of the database, and the test checks each area separately. After a crash, an area must look as it did
+//! after one of its transactions, and no acknowledged transaction may be missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,11 +31,11 @@ use crate::workload::{Bounds, under_hook};
 /// For each area, a number of transactions.
 type Counts = [u32; AREAS as usize];
 
-/// On every processor, runs workloads of several threads and explores them, until as many crash states were
-/// recovered as the plan asks for.
+/// Runs and explores workloads of several threads, on every processor, until the plan's number of crash
+/// states were recovered.
 ///
 /// # Errors
-/// The outer error says what could not be run at all. The inner error is a state that breaks a promise.
+/// The outer error says why the test could not run. The inner error is a state that breaks a promise.
 pub fn explore_crowd(plan: &Plan) -> Verdict<Tally> {
     let next = AtomicU64::new(plan.seed);
     let each = Plan { states: plan.states.div_ceil(workers::count()), ..*plan };
@@ -45,7 +45,7 @@ pub fn explore_crowd(plan: &Plan) -> Verdict<Tally> {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             let setup = Setup::for_writers(plan.engine, seed, true);
             if !setup.waits {
-                // With such a setup, commits do not wait until they are durable. So nothing counts as
+                // With these settings, commits do not wait until they are durable. So nothing counts as
                 // acknowledged before the end of the run, and the test could find no loss.
                 continue;
             }
@@ -80,7 +80,7 @@ impl Crowd {
         self.explore(&recording, tally)
     }
 
-    /// Runs a thread for each area. Each thread commits this many transactions.
+    /// Runs a thread for each area. Each thread commits `each` transactions.
     fn record(&self, each: u32, overtaken: &AtomicU32) -> Result<Recording> {
         let recorder = Arc::new(Recorder::default());
         recorder.begin_with(&self.stage.database(), FileKind::Sectors, Vec::new());
@@ -114,7 +114,7 @@ impl Crowd {
         Ok(recording)
     }
 
-    /// Commits a transaction. Runs the transaction again each time that it is overtaken.
+    /// Commits a transaction. Runs it again whenever another transaction has overtaken it.
     fn commit(
         &self,
         conn: &Connection,
@@ -230,8 +230,7 @@ fn area(number: u32) -> usize {
     (number % AREAS) as usize
 }
 
-/// Returns how many transactions an area has when transaction `number`, which belongs to the area, is the
-/// last one.
+/// Returns the number of transactions in an area, if `number` is the area's last transaction.
 fn count(number: u32) -> u32 {
     number / AREAS
 }

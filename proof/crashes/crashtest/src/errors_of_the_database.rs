@@ -28,7 +28,7 @@ fn insert(conn: &Connection, setup: &Setup, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if commit(conn, setup, &statement).is_err() {
-            // Before the log can start over, the database must be synced, and this sync has failed. The
+            // The log may start over only after the database was synced, and that sync has just failed. The
             // connection gets the error only once, and its next attempt succeeds.
             sql::roll_back(conn).unwrap();
             commit(conn, setup, &statement).unwrap();
@@ -42,10 +42,9 @@ fn plain(engine: Engine, concurrent: bool) -> Setup {
     Setup { settings: String::new(), page_bytes: 1024, threads: 1, waits: true, ..setup }
 }
 
-/// Makes the checkpoint of one connection fail when it syncs the database. Another connection, which does not
-/// learn of the failure, then repeats the checkpoint and commits, so that the log starts over. If `closes` is
-/// set, both connections close instead, and a new connection commits. Afterwards simulates power failures at
-/// barriers.
+/// Makes one connection's checkpoint fail when it syncs the database. Another connection does not learn of
+/// the failure. It repeats the checkpoint and commits, so that the log starts over. If `closes` is set, both
+/// connections close instead, and a new connection commits. At the end simulates power failures at barriers.
 fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);
@@ -117,8 +116,8 @@ fn assert_nothing_is_lost(stage: &Stage, setup: &Setup, recording: &Recording, w
     assert!(lost);
 }
 
-/// Returns the engines that leave it to SQLite's checkpoint to write and sync the database file. `ppl` writes
-/// merged pages itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
+/// Returns the engines whose database file only SQLite's checkpoint writes and syncs. `ppl` writes merged
+/// pages itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
 fn that_write_when_checkpointed() -> impl Iterator<Item = Engine> {
     Engine::own().into_iter().filter(|engine| ![Engine::PPL, Engine::SCRATCHPAD].contains(engine))
 }
@@ -141,8 +140,9 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
     }
 }
 
-/// Fails the syncs that make the guard durable before the first frame. Programs then see a guard in the
-/// database file that is not on the disk. No connection may rely on that guard for its next transaction.
+/// Makes the syncs fail that should make the guard in the database's header durable, before the first commit
+/// to the log. Programs then see a guard in the database file that is not on the disk. No connection may rely
+/// on that guard for its next transaction.
 fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);

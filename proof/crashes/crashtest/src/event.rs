@@ -1,4 +1,4 @@
-//! The actions of a workload that durability depends on, in the order in which they happened.
+//! The events of a workload on which durability depends, in the order in which they happened.
 #![allow(missing_docs)] // offsets, lengths and sizes are bytes
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use duralite_wal::{Descriptor, engines};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
-/// The place in the source that made a call, as an index into [`Recording::sites`].
+/// The call site: the place in the source that contains a call. This is an index into [`Recording::sites`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
@@ -22,7 +22,8 @@ pub struct SiteId(pub u32);
 pub enum FileKind {
     /// Mapped memory: lines of 64 bytes, flushed and fenced.
     Memory,
-    /// Sectors of 512 bytes, which become durable in any order until a sync.
+    /// Sectors of 512 bytes. Written sectors may become durable in any order, and a sync makes all of them
+    /// durable.
     Sectors,
 }
 
@@ -48,14 +49,14 @@ pub enum Event {
     Store { file: FileId, at: u64, bytes: Box<[u8]> },
     /// The write-back of lines began.
     Flush { file: FileId, at: u64, len: u64, site: SiteId },
-    /// Flushed lines became durable. With `all`, every store became durable, as in memory whose stores are
-    /// durable without a flush.
+    /// A fence: flushed lines became durable. With `all`, every store became durable; this is for memory that
+    /// needs no flushes.
     Fence { file: FileId, all: bool, site: SiteId },
     /// Bytes were written to a file.
     Write { file: FileId, at: u64, bytes: Box<[u8]> },
     /// Everything that was written became durable.
     Sync { file: FileId, site: SiteId },
-    /// A sync failed. What was written and not synced never reaches the device, and the next sync succeeds.
+    /// A sync failed. The unsynced writes never reach the device, although the next sync succeeds.
     Lost { file: FileId },
     /// Everything that was written in this range became durable.
     SyncRange { file: FileId, at: u64, len: u64, site: SiteId },
@@ -65,7 +66,7 @@ pub enum Event {
     Extend { file: FileId, size: u64 },
     /// From now on the path names this file; `None` if it names no file.
     Name { path: PathBuf, file: Option<FileId> },
-    /// The names in the directory of a path became durable.
+    /// The names in the directory that contains `path` became durable.
     SyncNames { path: PathBuf, site: SiteId },
     /// A request that reached the disk. Only recordings on a disk that logs its requests have such events.
     Disk(DiskEvent),
@@ -112,13 +113,13 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The call sites.
     pub sites: Vec<String>,
-    /// For each file in mapped memory, the lines that were stored and never flushed. Their content need not
-    /// survive a crash.
+    /// For each file in mapped memory, the lines that the run stored to but never flushed. Their content need
+    /// not survive a crash.
     pub volatile: Vec<HashSet<u64>>,
 }
 
 impl Recording {
-    /// Finds the lines that are stored and never flushed.
+    /// Finds the lines that the run stored to but never flushed.
     pub fn find_volatile(&mut self) {
         let mut stored: Vec<HashSet<u64>> = vec![HashSet::new(); self.files.len()];
         let mut flushed = stored.clone();

@@ -1,4 +1,4 @@
-//! Describes in one line a state that breaks the oracle, and keeps the state for a replay.
+//! Describes in one line a state that the oracle rejects, and keeps the state for a replay.
 
 use std::fmt;
 use std::fs;
@@ -15,10 +15,11 @@ use crate::workload::Bounds;
 
 /// The file that describes a kept state.
 const DESCRIPTION: &str = "state.json";
-/// The file with the image of the disk, for a state that a power cut left on a disk.
+/// The file that holds the image of the disk. A kept state has this file if a power cut on a disk left the
+/// state.
 pub(crate) const DISK: &str = "disk.img";
 
-/// A crash state that breaks the oracle.
+/// A crash state that the oracle rejects.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// What is wrong.
@@ -29,7 +30,8 @@ pub struct Violation {
     pub seed: u64,
     /// The crash came before the event with this number.
     pub position: usize,
-    /// The last transactions that had been begun and acknowledged before the crash.
+    /// The numbers of the last transactions that the workload had begun, and that were acknowledged, before
+    /// the crash.
     pub bounds: Bounds,
     /// The state, with paths relative to the stage's root directory.
     pub contents: Contents,

@@ -43,7 +43,7 @@ pub struct FaultTally {
     pub faults: BTreeMap<String, u64>,
     /// The number of faults that SQLite reported to the application.
     pub told: u64,
-    /// The number of faults that SQLite did not report. Either a second attempt succeeded, or nothing
+    /// The number of faults that SQLite did not report, because a second attempt succeeded or nothing
     /// depended on the call.
     pub absorbed: u64,
     /// The number of crash states that the test recovered after faults.
@@ -98,8 +98,8 @@ pub enum Which {
 }
 
 impl Which {
-    /// Returns the violation for a fault that has broken a promise before any crash. `failed` is the call
-    /// that failed.
+    /// Returns the violation for a fault that broke a promise although there was no crash. `failed` is the
+    /// call that failed.
     pub fn broken(self, setup: &Setup, seed: u64, failed: Option<&str>, what: &str) -> Violation {
         let what = format!("{self:?} ({}): {what}", failed.unwrap_or("nothing"));
         let (setup, bounds, contents) = (setup.clone(), Bounds::default(), Contents::new());
@@ -135,9 +135,9 @@ impl Which {
     }
 }
 
-/// Puts a stage's database into WAL mode, and returns a recorder for the stage. The database starts in WAL
-/// mode, because the fault tests do not cover failures of the device while stock SQLite itself uses a
-/// rollback journal.
+/// Puts a stage's database into WAL mode with stock SQLite, and returns a recorder for the stage. Switching
+/// to WAL mode uses stock SQLite's rollback journal. The fault tests do not cover device failures at that
+/// time, so the recording begins afterwards.
 pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;

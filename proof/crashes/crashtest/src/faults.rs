@@ -28,7 +28,7 @@ use crate::workload::{self, Bounds, Script};
 /// Makes every call of a workload fail in turn, using every processor.
 ///
 /// # Errors
-/// The outer error says what could not be run at all. The inner error is a fault that breaks a promise.
+/// The outer error says why the test could not run. The inner error is a fault that breaks a promise.
 pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let mut all: Vec<Which> = Vec::new();
@@ -44,11 +44,8 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail, in runs of its own, that follows the removal of the guard from the database's
-/// header. After a successful sync of this kind the database on the disk names no log.
-///
-/// # Errors
-/// The errors of [`inject`]. Also fails if the workload has no such sync.
+/// Tests the syncs of the database's header that follow the removal of the guard. Makes each of them fail, in
+/// separate runs. Once such a sync succeeds, the database on the disk names no log.
 pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let fail = |nth: &u64| [1, 2, u64::MAX].map(|times| Which::Call(Fault { nth: *nth, times }));
@@ -58,7 +55,7 @@ pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally>
 
 fn inject_into(plan: &FaultPlan, choose: impl Fn(&Plain) -> Vec<Which>) -> Verdict<FaultTally> {
     let mut sum = FaultTally::default();
-    // The test covers the write-ahead log, and one rollback journal that the seed chooses.
+    // The test covers the write-ahead log, and one kind of rollback journal, which the seed chooses.
     let setups = if plan.concurrent {
         vec![Setup::for_writers(plan.engine, plan.seed, true)]
     } else {
@@ -202,8 +199,8 @@ fn one(
 }
 
 /// Simulates a power failure at some time after the fault, and recovers. If the recovered database is wrong,
-/// returns a description, the transactions begun and acknowledged, the position of the power failure, and
-/// the state that the power failure left.
+/// returns a description, the numbers of the last transactions begun and acknowledged, the position of the
+/// power failure, and the state that it left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,

@@ -1,4 +1,4 @@
-//! Tests faults of a workload of connections that write concurrently.
+//! Makes calls fail while connections write concurrently.
 //!
 //! SQLite reports the error to the connection whose statement failed. The other transactions go on, or get an
 //! error too. Once the fault is gone, each connection commits one more transaction. The database must then
@@ -30,7 +30,7 @@ const LAST: u32 = FIRST_AFTER * 2;
 /// Runs the workload with a fault. Returns a violation if a promise was broken.
 ///
 /// # Errors
-/// An error that says what could not be run at all.
+/// An error that says why the test could not run.
 pub fn one(
     plan: &FaultPlan,
     setup: &Setup,
@@ -94,7 +94,7 @@ pub fn one(
 }
 
 /// Simulates a power failure at some time after the fault, and recovers. If the recovered database is wrong,
-/// returns a description, the position of the power failure, and the state that it left.
+/// returns a description, the position of the power failure, and the state that the power failure left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,
@@ -162,8 +162,8 @@ impl Possible {
     }
 
     /// Recovers the database from the crash state in the stage's directories. The database must contain all
-    /// transactions of `must`, and no transactions except those of `may`. Returns the transactions that it
-    /// contains.
+    /// transactions in `must`, and may contain only those in `may`. Returns the transactions that the
+    /// database contains.
     fn find(
         &self,
         stage: &Stage,

@@ -2,9 +2,9 @@
 //!
 //! A workload of SQL runs under [`hook`]s that record every store, flush, fence, write and sync of the
 //! engines, of the VFS and of SQLite itself. [`model`] says what is durable at each moment of the recording,
-//! and builds the states that a crash may leave. [`memory`] lets the code that users run recover each of
-//! these states. [`oracle`] judges the result against [`transactions`], whose outcome stock SQLite has
-//! computed.
+//! and builds the states that a crash may leave. [`memory`] recovers each of these states with the same code
+//! that users run. [`oracle`] compares the result with the [`transactions`] of the workload; stock SQLite has
+//! computed what the database holds after each of them.
 
 mod crowd_of_many;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tests a medium that once reports a flush of the log as done but loses the flushed data. Afterwards
+//! Tests a medium that loses the data of one flush of the log but reports this flush as done. Afterwards
 //! Duralite must either open the database in the state after some transaction, or refuse to open it. In the
 //! second case it must be possible to salvage the content.
 //!
@@ -53,7 +53,7 @@ pub struct LyingPlan {
 pub struct LyingTally {
     /// The number of images opened.
     pub images: u64,
-    /// The number of images that opened with every transaction that was acknowledged.
+    /// The number of images that opened with every acknowledged transaction.
     pub whole: u64,
     /// The number of images that opened in the state after some transaction, but without the last
     /// acknowledged transaction.
@@ -96,16 +96,16 @@ impl fmt::Display for LyingTally {
     }
 }
 
-/// Drops flushes of runs until the plan is fulfilled.
+/// Repeats runs with a dropped flush until the plan's number of images were tested.
 ///
 /// # Errors
-/// The outer error says what could not be run at all. The inner error is an image that breaks a promise.
+/// The outer error says why the test could not run. The inner error is an image that breaks a promise.
 pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
     let mut tally = LyingTally::default();
     for seed in plan.seed.. {
         let setup = Setup::for_seed(plan.engine, seed);
-        // These setups promise less than that every acknowledged commit is durable, so a lost commit would be
-        // no violation.
+        // With these setups, not every acknowledged commit has to be durable. So a lost commit would be no
+        // violation.
         if !setup.waits || setup.threads > 1 || !setup.is_wal() {
             continue;
         }
@@ -137,7 +137,7 @@ struct Rig {
 #[derive(Clone, Copy)]
 struct Image {
     bounds: Bounds,
-    /// The last transaction that was acknowledged before the flush.
+    /// The last transaction that was acknowledged before the dropped flush.
     before: u32,
     /// Whether the image may show only a part of a transaction. This is possible if the database file was
     /// written after the dropped flush, or if the engine keeps a log for each page.
@@ -241,7 +241,7 @@ impl Rig {
         Box::new(Violation { what, setup, seed, position, bounds: image.bounds, contents, disk: None })
     }
 
-    /// Opens an image, or salvages its content. The inner error says what is wrong.
+    /// Opens an image, or salvages its content. The inner error says what the test found wrong.
     fn judge(&self, contents: &Contents, image: Image, tally: &mut LyingTally) -> Result<Result<(), String>> {
         tally.images += 1;
         self.stage.set(contents)?;
@@ -339,8 +339,8 @@ impl Rig {
         for (path, content) in contents {
             anyhow::ensure!(std::fs::read(path).ok() == *content, "{} was changed", path.display());
         }
-        // For `ppl`, the salvaged database shows the last transaction up to which the salvage knows every
-        // page. The salvage must list the transactions after it as later ones.
+        // For `ppl`, the salvaged database ends with the last transaction for which the salvage knows every
+        // page. The salvage must list the transactions after that one as later ones.
         let is_listed = |number: u32| later >= u64::from(image.before.saturating_sub(number));
         match number {
             Some(number) if number >= image.before => Ok(()),

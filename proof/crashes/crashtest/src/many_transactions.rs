@@ -7,8 +7,8 @@
 pub const AREAS: u32 = 3;
 /// The number of rows that each area has in the common table.
 const SLOTS: u32 = 6;
-/// A transaction deletes the rows of its area's table that are older than this. The age is a difference of
-/// transaction numbers.
+/// The maximum age of a row in an area's table, as a difference of transaction numbers. A transaction deletes
+/// older rows of its area.
 const WINDOW: u32 = 30;
 /// The number of keys that are reserved for one transaction.
 const KEYS: u32 = 8;
@@ -25,8 +25,8 @@ pub fn statements(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 20)
 }
 
-/// Like [`statements`], but the transaction neither reads nor changes rows outside its area. (The pages
-/// that it changes may still hold rows of other areas.)
+/// Like [`statements`], but this transaction neither reads nor changes rows outside its area. (The pages that
+/// it changes may still hold rows of other areas.)
 #[must_use]
 pub fn statements_in_area(page_bytes: u32, seed: u64, number: u32) -> Vec<String> {
     drawn(page_bytes, seed, number, 15)

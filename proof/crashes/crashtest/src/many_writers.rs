@@ -4,7 +4,7 @@
 //! The workload goes in rounds. In each round two or three transactions begin, run their statements in turns,
 //! and commit in the order of their numbers. A transaction that was overtaken, or that finds the database
 //! busy, runs again before the next transaction commits. So the transactions are published in the order of
-//! their numbers, and each state is the state after one of them.
+//! their numbers, and the database is always in the state after one of them.
 
 use anyhow::{Context, Result, bail};
 use rusqlite::{Connection, ffi};
@@ -26,7 +26,7 @@ const BESIDE: usize = AREAS as usize;
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 const BEGIN: &str = "BEGIN";
 
-/// The numbers of transactions of a run that other transactions affected, by outcome.
+/// Counts the transactions of a run that other transactions affected. There is one count for each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
     /// The number of transactions that passed validation and committed although other transactions had
@@ -294,8 +294,8 @@ impl<'a> ManyWriters<'a> {
                 Err(error) => {
                     self.overlaps.note(error).with_context(|| format!("transaction {number}"))?;
                     // Another transaction of this round may hold the lock for writing, so roll back all
-                    // others. If SQLite has only refused this transaction as busy, it is still open, and can
-                    // now commit.
+                    // others. If SQLite only reported that the database is busy, this transaction is still
+                    // open and can now commit.
                     for other in 1..self.round.len() {
                         self.lose(other)?;
                     }
@@ -305,12 +305,12 @@ impl<'a> ManyWriters<'a> {
         bail!("transaction {number} does not get through");
     }
 
-    /// Runs the first transaction of this round again if it was lost, and commits it. If the commit fails and
-    /// has no effect, the transaction stays in the round.
+    /// Runs the first transaction of this round again if it was rolled back, and commits it. If the commit
+    /// fails and has no effect, the transaction stays in the round.
     fn attempt(&mut self) -> rusqlite::Result<Transaction> {
         if self.round[0].is_lost && !self.round[0].is_bound && self.random.bool() {
-            // Continue on another connection, as an application does that takes connections from a pool.
-            // First roll back what the lost transaction has left on its connection.
+            // Like an application with a pool of connections, continue on another connection. First roll back
+            // what is left of the transaction on its old connection.
             roll_back(&self.connections[self.round[0].conn])?;
             let is_idle = |conn: &usize| self.connections[*conn].is_autocommit();
             let idle: Vec<usize> = (0..BESIDE).filter(is_idle).collect();
@@ -420,7 +420,7 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// After a step has failed, continues each transaction of the round until it commits or gets an error.
+    /// After a failed step, continues each transaction of the round until it commits or gets an error.
     /// Removes a transaction from the round if its `COMMIT` may have had an effect.
     pub fn finish_round(&mut self) {
         while let Some(Transaction { number, .. }) = self.round.first() {
@@ -443,12 +443,12 @@ impl<'a> ManyWriters<'a> {
         }
     }
 
-    /// Commits one more transaction on each connection, after the fault was removed. If a connection reports
-    /// that the log has stopped (invariant 9), opens all connections again, and then each must commit.
-    /// Returns whether that was necessary.
+    /// After the fault is removed, commits one more transaction on each connection. If a connection reports
+    /// that the log has stopped (invariant 9), opens all connections again and commits on each. Returns
+    /// whether that was necessary.
     ///
     /// # Errors
-    /// An error if a connection does not work.
+    /// An error if a connection still cannot commit.
     pub fn work_again(&mut self) -> Result<bool> {
         let is_complete = self.connections.len() == BESIDE + 1;
         let told = match is_complete.then(|| self.commit_on_each()) {

@@ -24,9 +24,9 @@ use crate::workload::{self, Bounds, Length, Run};
 
 /// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. The limit is small, because few
-/// states of many windows show more bugs than all states of a few windows. (The pieces in doubt are of the
-/// same kinds as with one writer.)
+/// Like [`EXHAUSTIVE_LINES`], but for connections that write concurrently. The limit is small: in the same
+/// time, a few states of many windows show more bugs than all states of a few windows. (The pieces in doubt
+/// are of the same kinds as with one writer.)
 const EXHAUSTIVE_LINES_OF_MANY: usize = 4;
 /// If connections write concurrently, the explorer explores only one out of this many windows.
 const SPREAD: u8 = 3;
@@ -36,8 +36,8 @@ const SPREAD: u8 = 3;
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// For one out of this many states, the explorer first lets every process die. Other processes then recover
-/// what the dead processes left, and commit. Only after that does the power fail.
+/// For one out of this many states, the explorer first kills every process. Other processes then recover what
+/// the dead processes left, and commit. Only after that does the power fail.
 const DIE_EVERY: u64 = 192;
 
 /// The extent of an exploration.
@@ -70,8 +70,8 @@ pub struct Tally {
     pub states: u64,
     /// The number of states that a crash during recovery left.
     pub during_recovery: u64,
-    /// The number of states that a power failure left after processes had died and other processes had
-    /// recovered the database and committed.
+    /// The number of states that a power failure left after every process had died. Before the power failure,
+    /// other processes recovered the database and committed.
     pub after_death: u64,
     /// The number of states that were recovered twice.
     pub twice: u64,
@@ -118,10 +118,10 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Explores runs until the plan is fulfilled, on every processor.
+/// Explores runs on every processor until the plan's number of states were recovered.
 ///
 /// # Errors
-/// The outer error says what could not be run at all. The inner error is a state that breaks the oracle.
+/// The outer error says why the test could not run. The inner error is a state that the oracle rejects.
 pub fn explore(plan: &Plan) -> Verdict<Tally> {
     explore_counting(plan, &AtomicU64::new(0))
 }
@@ -164,8 +164,7 @@ fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Ta
     Ok(Ok(tally))
 }
 
-/// Chooses some of the barriers that follow the creation of the tables. They are spread over the whole rest
-/// of the run.
+/// Chooses some of the barriers after the creation of the tables, spread over the rest of the run.
 fn spread(recording: &Recording, seed: u64) -> BTreeSet<usize> {
     let mut random = fastrand::Rng::with_seed(seed);
     let has_tables = |event: &Event| matches!(event, Event::Begin { number } if *number > TABLES);
@@ -188,7 +187,7 @@ pub struct Limits {
     pub near: Option<BTreeSet<usize>>,
 }
 
-/// Explores one run on the stage where it ran.
+/// Explores one run. Sets up the crash states in the directories in which the workload ran.
 pub struct Explorer {
     stage: Stage,
     setup: Setup,
@@ -202,8 +201,8 @@ impl Explorer {
     /// # Errors
     /// An error of SQLite.
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
-        // The oracle commits more transactions after recovery, so the reference needs some beyond those that
-        // the run has begun.
+        // After recovery, the oracle commits transactions that the run has not begun. The reference needs
+        // these too.
         let reference = Reference::new(&setup, seed, run.begun + 3)?;
         Ok(Self { stage, setup, seed, reference })
     }
@@ -211,7 +210,7 @@ impl Explorer {
     /// Explores a recording; returns the first violation.
     ///
     /// # Errors
-    /// An error that says what could not be run at all.
+    /// An error that says why the test could not run.
     pub fn run(
         &self,
         recording: &Recording,
@@ -228,8 +227,9 @@ impl Explorer {
                 if let Some(violation) = self.window(&model, bounds, position, limits, tally)? {
                     return Ok(Some(violation));
                 }
-                // Syncs of the database make the guard durable, both when it is raised and when it is lifted.
-                // So let every process die at each of these syncs.
+                // A sync of the database makes changes of the guard durable. The guard appears before the
+                // first commit, and goes away when the log is no longer needed. So kill every process at each
+                // of these syncs.
                 if self.is_of_database(recording, event)
                     && let Some(violation) = self.die(&model, bounds, position, tally)?
                 {
@@ -352,9 +352,9 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Lets every process die at this point. Then other processes recover the database and commit, and only
-    /// after that the power fails. If the database has no guard at this point, stock SQLite is tried as one
-    /// of these processes too.
+    /// Kills every process at this point. Then other processes recover the database and commit, and only
+    /// after that does the power fail. If the database has no guard at this point, a second try uses stock
+    /// SQLite for these other processes.
     fn die(
         &self,
         model: &Model,
@@ -400,7 +400,7 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Recovers some states of each window in a short recording.
+    /// Recovers some crash states from each window of a short recording.
     fn sampled(
         &self,
         recording: &Recording,

@@ -44,7 +44,7 @@ struct File {
 #[derive(Clone, Debug, Default)]
 struct Name {
     durable: Option<FileId>,
-    /// The files to which the name has led since it was last durable.
+    /// The files to which the name has pointed since it was last durable.
     pending: Vec<Option<FileId>>,
 }
 
@@ -60,7 +60,8 @@ pub struct Model {
     paths: Vec<PathBuf>,
 }
 
-/// One piece that a crash may leave in one of several states. State 0 is the durable one.
+/// A piece of content or a name that a crash may leave in one of several states. State 0 is what was durable
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     place: Place,
@@ -80,8 +81,8 @@ enum Place {
 }
 
 impl Model {
-    /// Returns the model at the beginning of the recording. `home` is the database's directory. The names in
-    /// it that are not logs become durable as this module's documentation says for SQLite's names.
+    /// Returns the model at the beginning of the recording. `home` is the database's directory. The module
+    /// documentation says when names in it become durable, for logs and for other files.
     #[must_use]
     pub fn new(recording: &Recording, home: &Path) -> Self {
         let files = recording.files.iter().enumerate().map(|(nth, file)| File {
@@ -108,7 +109,8 @@ impl Model {
 
     /// Returns the model at the beginning of the recording of a mapped database. The disk decides the names
     /// and sizes in the database's directory, so the model decides only about the database's content.
-    /// [`Model::crash`] does not know the file's size, so it returns all content that a crash may leave.
+    /// [`Model::crash`] does not know the file's size, so the content that it returns may reach beyond the
+    /// end of the file.
     #[must_use]
     pub fn over_disk(recording: &Recording, database: &Path) -> Self {
         let home = database.parent().unwrap_or(database);
@@ -161,8 +163,8 @@ impl Model {
     }
 
     /// Applies a flush that the medium reports as done but does not carry out. Written sectors may or may not
-    /// have reached the device, and no later sync writes them. Lines of memory have not reached the medium.
-    /// They are written back with the next store to the same line.
+    /// have reached the device, and no later sync writes them. Flushed lines of memory do not reach the
+    /// medium. They may reach it after another store to the same line.
     pub fn drop_flush(&mut self, event: &Event) {
         match event {
             Event::Fence { file, all, .. } => self.files[file.0 as usize].lines.lose(*all),
@@ -177,7 +179,7 @@ impl Model {
 
     /// Returns what remains if every process dies now: everything that the processes wrote, durable or not.
     /// The power may fail later, so this also returns a recording that begins in this state. Its files begin
-    /// with the durable content, and its first events write everything else again.
+    /// with the durable content, and its first events repeat the writes that are not durable.
     #[must_use]
     pub fn survive(&self) -> (Contents, Recording) {
         let mut recording = Recording::default();
@@ -244,7 +246,7 @@ impl Model {
         choices
     }
 
-    /// Returns whether any name may lead to this file after a crash.
+    /// Returns whether any name may point to this file after a crash.
     fn is_reachable(&self, id: FileId) -> bool {
         self.names.values().any(|name| name.durable == Some(id) || name.pending.contains(&Some(id)))
     }
@@ -312,9 +314,8 @@ pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<usize> {
 }
 
 impl File {
-    /// Adds the events that turn the durable content into the content that programs see. No event flushes
-    /// memory. So stores that were flushed but not fenced may be lost like all others, until they are flushed
-    /// again.
+    /// Adds the events that turn the durable content into the content that programs see. The events contain
+    /// no flush of memory. So a crash may lose stores that were flushed but not fenced, like all others.
     fn redo(&self, file: FileId, events: &mut Vec<Event>) {
         for (at, word) in self.lines.stores() {
             events.push(Event::Store { file, at, bytes: Box::new(*word) });
@@ -359,8 +360,8 @@ impl File {
     fn extend(&mut self, size: u64) {
         let cut = self.visible.len();
         if cut < size as usize {
-            // An earlier cut may not have been durable, and may have left content beyond the file's end.
-            // After the growth this content reads as zeros, and the new size is durable.
+            // An earlier cut may not have been durable, so the durable image may still have content beyond
+            // the file's end. After the growth, the file reads as zeros there, and its new size is durable.
             self.durable.truncate(cut);
             self.sizes.clear();
             self.visible.resize(size as usize, 0);
@@ -374,8 +375,8 @@ impl File {
     }
 
     /// Simulates a failed sync: the file loses the writes since the last sync. The kernel reports the failure
-    /// once, and then treats the pages as clean. As long as these pages are in its cache, programs still see
-    /// the new content. No program may rely on that, so the model shows the old content at once.
+    /// once, and from then on treats the pages as clean. As long as these pages are in its cache, programs
+    /// still see the new content. No program may rely on that, so the model shows the old content at once.
     fn lose(&mut self) {
         let bytes = self.visible.len();
         self.visible.clone_from(&self.durable);

@@ -1,9 +1,8 @@
-//! Checks that the explorer finds bugs. It explores recordings from which something that durability needs has
-//! been removed.
+//! Checks that the explorer finds bugs. In recordings, it leaves out calls for durability or changes the
+//! order of events, and explores the results.
 //!
 //! A medium that skips every call from one place in the source leaves the same trace as a program without
-//! that call. So one run, recorded with its call sites, represents as many broken programs as it has call
-//! sites.
+//! that call. So one recorded run stands for many broken programs, one for each call site.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +44,8 @@ impl std::fmt::Display for Mutation {
     }
 }
 
-/// Functions with a call whose omission no check notices. Beside each function is the reason.
+/// Functions in which a call may be left out although no check notices. Each entry has the function and the
+/// reason.
 const EXPLAINED: [(&str, &str); 19] = [
     (
         "sync < log.rs",
@@ -75,23 +75,21 @@ const EXPLAINED: [(&str, &str); 19] = [
     ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
     ("flush_link", UNLINKED),
-    // This entry is for the fence in `flush_link`. The call of `flush_link` leaves no stack frame of its own
-    // here.
+    // This entry is for the fence in `flush_link`. The call stack does not show `flush_link` itself here.
     ("recover_heap < attach", UNLINKED),
 ];
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
      rarer than is looked at here";
 
-/// Functions of `nvwal` in which a call may be left out unnoticed. Each entry has the kind of call, the
-/// function and the reason.
+/// Functions of `nvwal` in which a call may be left out although no check notices. Each entry has the kind of
+/// call, the function and the reason.
 const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
     "fence",
     "store_grown < grow",
     "the fence behind the new block's state follows at once, before the block holds anything",
 )];
 
-/// Functions of `nvwal` with a call whose omission no check notices. Each entry has the kind of call, the
-/// function and the reason.
+/// The same for `ppl`, in the form of `EXPLAINED_OF_NVWAL`.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -127,7 +125,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
 ];
 
-/// Functions of `scratchpad` in which a call may be left out unnoticed, in the form of `EXPLAINED_OF_NVWAL`.
+/// The same for `scratchpad`, in the form of `EXPLAINED_OF_NVWAL`.
 const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -153,7 +151,7 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     ("fence", "store_beginning < write", IN_ONE_LINE),
     ("", "flush_words < pages", AFTER_A_DEATH),
     ("", "uncount < release", COUNTS_TOO_MANY),
-    // This is the last fence of `release` too, but its stack shows only the caller `retire`.
+    // This entry too is for the last fence of `release`. Its stack shows only the caller, `retire`.
     ("fence", "retire < log.rs", COUNTS_TOO_MANY),
     (
         "flush",
@@ -212,10 +210,9 @@ pub struct Outcome {
     pub mutation: Mutation,
     /// The number of calls that the mutation changed.
     pub calls: usize,
-    /// The number of states that the explorer recovered before it found a state that breaks the oracle, or in
-    /// total.
+    /// The number of states that the explorer recovered. It stops at the first state that the oracle rejects.
     pub states: u64,
-    /// What was wrong with the state that broke the oracle; `None` if no state did.
+    /// What was wrong with the state that the oracle rejected; `None` if it rejected none.
     pub caught: Option<String>,
 }
 
@@ -247,7 +244,7 @@ impl Mutants {
         Ok(Self { runs })
     }
 
-    /// Returns every mutation that these runs allow: calls left out, and changes of order.
+    /// Returns every mutation that these runs allow: each omission of a call, and each change of order.
     #[must_use]
     pub fn all(&self) -> Vec<Mutation> {
         let mut all = BTreeSet::new();
@@ -266,10 +263,10 @@ impl Mutants {
         all.into_iter().chain(early).chain([Mutation::HomeFirst]).collect()
     }
 
-    /// Explores the runs with a mutation until a state breaks the oracle.
+    /// Explores the runs with a mutation until the oracle rejects a state.
     ///
     /// # Errors
-    /// An error that says what could not be run at all.
+    /// An error that says why the test could not run.
     pub fn try_out(&self, mutation: &Mutation, window_states: usize) -> Result<Outcome> {
         let mut tally = Tally::default();
         let mut calls = 0;
@@ -358,7 +355,7 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
 }
 
 /// From the first commit on, moves each sync of the log to the place after the next sync of the database.
-/// Removes the acknowledgements between the two places. So the explorer can find only the effects of the
+/// Removes the acknowledgements between the two places, so that the explorer finds nothing but effects of the
 /// wrong order.
 fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     let is_log = |file: crate::event::FileId| crate::event::is_log(&recording.files[file.0 as usize].path);

@@ -2,10 +2,10 @@
 //! mounts the images that a power cut could leave, recovers the database in them and judges it.
 //!
 //! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, so for each crash the rig
-//! chooses what is left of the disk and what is left of the memory. A mapped database is in both places: its
-//! name and its length are on the disk, and its content is in recorded memory, as on a file system with
-//! direct access. (The emulated mapping also writes content to the disk. In each image, the rig replaces that
-//! content by the content of the recorded memory.)
+//! chooses one state of the disk and one state of the memory. A mapped database is in both places: its name
+//! and its length are on the disk, and its content is in recorded memory, as on a file system with direct
+//! access. The emulated mapping also writes this content to the disk. In each image, the rig overwrites it
+//! with the content of the recorded memory.
 
 use std::fmt;
 use std::fs::File;
@@ -65,8 +65,7 @@ pub struct PowerPlan {
 pub struct PowerTally {
     /// The number of runs recorded.
     pub runs: u64,
-    /// The number of moments at which the power was cut: before a sync of the disk, a fence or an
-    /// acknowledgement.
+    /// The number of simulated power cuts, each before a sync of the disk, a fence or an acknowledgement.
     pub syncs: u64,
     /// The number of images mounted and recovered.
     pub images: u64,
@@ -110,10 +109,10 @@ impl Sink for Requests {
     }
 }
 
-/// Cuts the power of runs, on every processor, until the plan is fulfilled.
+/// Runs workloads on every processor and cuts their power, until the plan's number of images were recovered.
 ///
 /// # Errors
-/// The outer error says what could not be run at all. The inner error is an image that breaks the oracle.
+/// The outer error says why the test could not run. The inner error is an image that the oracle rejects.
 pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
     cut_counting(plan, &AtomicU64::new(0))
 }
@@ -188,7 +187,7 @@ impl Cut {
         Ok(Self { setup, seed, recording, reference, database, memory })
     }
 
-    /// Returns what a crash leaves in memory. The paths are those to which the rig then writes the content.
+    /// Returns what a crash leaves in memory, with the paths to which the rig then writes it.
     fn left_in_memory(&self, model: &Model, random: &mut fastrand::Rng) -> Contents {
         let choices = model.choices();
         let left = model.crash(&choices, &sample(&choices, random));
@@ -270,7 +269,7 @@ impl Cut {
 /// Mounts an image, and recovers the database from it and from memory.
 ///
 /// # Errors
-/// An error that says what could not be run at all.
+/// An error that says why the test could not run.
 pub fn recover(
     mounter: &mut ImageMounter,
     image: &Pages,
@@ -306,7 +305,7 @@ fn put_memory(left: &Path, database: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The text that describes an image that is [`Judged::Refused`].
+/// The message for an image that is [`Judged::Refused`].
 pub const REFUSED: &str = "the file system cannot be mounted";
 
 /// The verdict on an image.
@@ -315,7 +314,7 @@ pub enum Judged {
     Sound,
     /// The file system would not mount the image.
     Refused,
-    /// The image breaks the oracle. The text says how.
+    /// The oracle rejects the image. The text says why.
     Broken(String),
 }
 

@@ -49,9 +49,9 @@ pub struct Fault {
 /// order in which they happened.
 pub struct Recorder {
     state: Mutex<State>,
-    /// The disk's requests since the newest event. They have a lock of their own. A thread that syncs a
-    /// recorded file holds the recorder's lock until the disk has carried out the requests, so the disk
-    /// cannot take that lock.
+    /// The disk's requests since the newest event. The thread that serves the disk adds to them. It cannot
+    /// take the recorder's lock: a thread that syncs a recorded file holds that lock until the disk has
+    /// carried out the requests. So these requests have a lock of their own.
     requests: Mutex<Vec<DiskEvent>>,
 }
 
@@ -90,9 +90,8 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Returns an empty recording that begins at once. With `sites` the recorder also stores, for each call
-    /// that makes something durable, the place in the source that made the call. That takes some
-    /// microseconds.
+    /// Returns a recorder that records from now on. With `sites` it also stores the call site of each call
+    /// that makes something durable. That takes some microseconds for each call.
     #[must_use]
     pub fn new(sites: bool) -> Self {
         let state = State { running: true, sites: sites.then(Sites::default), ..State::default() };
@@ -269,7 +268,7 @@ impl Step<'_> {
         }
     }
 
-    /// Returns the place in the source that made this call.
+    /// Returns the call site of this call.
     pub fn site(&mut self) -> SiteId {
         let running = self.0.running;
         match &mut self.0.sites {

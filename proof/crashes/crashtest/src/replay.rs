@@ -1,4 +1,4 @@
-//! Recovers again the crash states that a rig has kept.
+//! Recovers crash states that a rig has kept for a replay.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -74,8 +74,8 @@ fn replay_disk(
     })
 }
 
-/// Writes the identity of the copied database into a log. The copy has another inode than the original,
-/// which the log still names.
+/// Writes the identity of the copied database into a log. The log still names the original, which has a
+/// different inode.
 fn give_to(log: &Path, database: &Path) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let bytes = fs::read(log)?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sql;
 
-/// An engine whose journal the tests test, or stock SQLite as a control.
+/// An engine to test, or stock SQLite as a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Engine {
@@ -182,9 +182,9 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// Returns the setup that a seed chooses for one writer at a time, or for concurrent writers in the
-    /// write-ahead log. One thread runs all connections of concurrent writers, so that the seed reproduces
-    /// their order.
+    /// Returns the setup that a seed chooses. Without `concurrent`, it has one writer at a time. With
+    /// `concurrent`, it has concurrent writers in the write-ahead log. One thread runs all their connections,
+    /// so that the seed reproduces their order.
     #[must_use]
     pub fn for_writers(engine: Engine, seed: u64, concurrent: bool) -> Self {
         let setup = Self::for_seed(engine, seed);
@@ -229,7 +229,7 @@ impl Setup {
         let media = engine.needs.iter().map(|medium| match medium {
             Medium::LogMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::HomeMemory => "home=emulate&".to_owned(),
-            // The parameter `scratchpad` in `self.settings` says in which memory the region is.
+            // The parameter `scratchpad` in `self.settings` says which memory holds the region.
             Medium::Scratchpad => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
@@ -243,8 +243,8 @@ impl Setup {
     pub fn synchronous(&self) -> &'static str {
         match self.engine {
             Engine::StockOff => "OFF",
-            // At FULL SQLite does not sync the directory after it has deleted a journal that is a file. The
-            // journal of a database's first transaction is a file.
+            // At FULL, SQLite does not sync the directory after it has deleted a journal file. At least the
+            // first transaction of a database uses such a file.
             _ if !self.is_wal() => "EXTRA",
             _ => "FULL",
         }
@@ -312,8 +312,8 @@ fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     let mut settings = vec![
         format!("sector_bytes={}", 4096 * [1, 1, 2, 3][random.usize(..4)]),
         format!("overflow_bytes={}", [0, 0, 1024, 12288][random.usize(..4)]),
-        // The value 1 stands for the smallest size that `ppl` allows, which is four chunks. The size is
-        // either a limit, or the usual size, beyond which the log may grow.
+        // The value 1 stands for the smallest size that `ppl` allows, which is four chunks. `log_limit`
+        // limits the log. Beyond `usual_bytes` the log may still grow.
         ["log_limit=1", "usual_bytes=1", "log_limit=4194304"][random.usize(..3)].to_owned(),
     ];
     if random.u8(..3) == 0 {

@@ -1,4 +1,4 @@
-//! Finds the place in the source that made a call for durability, such as a flush, a fence or a sync.
+//! Finds the call site of a call for durability, such as a flush, a fence or a sync.
 
 use std::collections::HashMap;
 

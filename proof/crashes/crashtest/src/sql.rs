@@ -9,7 +9,7 @@ pub const WAL: &str = "wal";
 /// Switches the connection and its database to a journal mode.
 ///
 /// # Errors
-/// The error of SQLite, or the mode in which the database stays.
+/// The error of SQLite, or an error that names the mode if the mode did not change.
 pub fn use_mode(conn: &Connection, mode: &str) -> Result<()> {
     let now: String = conn.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
     ensure!(now == mode, "the journal mode is {now}, not {mode}");

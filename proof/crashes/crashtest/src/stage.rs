@@ -70,9 +70,9 @@ impl Stage {
         self.home().join("a.db")
     }
 
-    /// Writes a crash state into the stage's directories, and deletes all other files except the database and the
-    /// shared memory of the state's logs. That shared memory is a file too. It may keep its old content, because a
-    /// power loss may leave any content in it.
+    /// Writes a crash state into the stage's directories, and deletes all other files. It spares the database, and the
+    /// files that hold the shared memory of the state's logs. These may keep their old content, because a power loss
+    /// may leave any content in them.
     ///
     /// # Errors
     /// An error of the file system.

@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow};
 
 use crate::failure::Violation;
 
-/// The result of a test: a tally, or the violation that it found. The outer error says what could not be run
-/// at all.
+/// The result of a test: a tally, or the violation that it found. The outer error says why the test could not
+/// run.
 pub type Verdict<T> = Result<Result<T, Box<Violation>>>;
 
 /// Returns the number of processors to use.

@@ -30,7 +30,7 @@ pub struct Run {
     pub recording: Recording,
     /// The number of the last transaction begun.
     pub begun: u32,
-    /// How often transactions of this run conflicted with others or were merged with them.
+    /// The counts of transactions that conflicted with others, or were merged with them.
     pub overlaps: Overlaps,
 }
 
@@ -285,10 +285,10 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL
-    /// are not tested. There SQLite syncs the journal's header and content together. If a crash then leaves
-    /// the journal of a TRUNCATE or PERSIST transaction, even stock SQLite fails under this model with "file
-    /// is not a database".
+    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. The tests do not cover
+    /// rollback journals at NORMAL, where SQLite syncs the journal's header and content together. If a crash
+    /// at NORMAL leaves the journal of a TRUNCATE or PERSIST transaction, even stock SQLite fails under this
+    /// model with "file is not a database".
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
@@ -359,7 +359,8 @@ fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Rec
     Ok(total)
 }
 
-/// The transactions that were begun and acknowledged before a given event of the recording.
+/// The numbers of the last transactions that were begun, and acknowledged, before a given event of the
+/// recording.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
     /// The state must contain all transactions up to this one.

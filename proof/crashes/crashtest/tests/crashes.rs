@@ -1,6 +1,6 @@
-//! Explores crashes through real SQLite, as far as an ordinary test run has time for it, and runs controls
-//! that must fail. With `CRASHTEST_LONG=1`, as in `make test-long`, the tests explore four times as many
-//! states. `make proof` explores at length.
+//! Explores crashes through real SQLite, and runs controls that must fail. The tests explore only as many
+//! states as an ordinary test run has time for. With `CRASHTEST_LONG=1`, as in `make test-long`, they explore
+//! four times as many states. `make proof` explores at length.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fmt::Display;
@@ -188,8 +188,8 @@ fn inv09_a_fault_under_concurrent_writers_is_told_and_loses_nothing() {
     }
 }
 
-/// The sync of the header that lifts the guard fails. SQLite continues with a rollback journal, and power
-/// fails while that journal is hot.
+/// The guard is removed from the header, but the sync of the header fails. SQLite continues with a rollback
+/// journal. Then the power fails while that journal is hot.
 #[test]
 fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     let length = Length { steps: 40 };
@@ -199,7 +199,7 @@ fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     }
 }
 
-/// The log's medium once reports a flush as done but loses the flushed data.
+/// The log's medium loses the data of one flush but reports this flush as done.
 #[test]
 fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_transaction() {
     register().unwrap();

@@ -1,4 +1,5 @@
-//! A model of a disk: what is durable on it, what is only written, and what a power cut may leave of both.
+//! A model of a disk. It knows which content is durable, which writes are not synced yet, and which states a
+//! power cut may leave.
 
 mod pages;
 
@@ -18,7 +19,7 @@ pub enum DiskEvent {
         /// The data.
         bytes: Arc<[u8]>,
     },
-    /// A sync. It makes all writes before it durable.
+    /// A sync. It makes all earlier writes durable.
     Sync,
 }
 
@@ -92,10 +93,10 @@ impl DiskModel {
         self.pending.len()
     }
 
-    /// Returns an image that the disk may hold if the power fails now. The image has the durable content and,
-    /// of the writes since the last sync, those pieces for which `choose` returns true. The function asks
-    /// `choose` about the pieces in the order of the writes, and applies the chosen pieces in the same order.
-    /// If several writes go to the same place, the image shows the last of them that was chosen.
+    /// Returns an image that the disk may hold if the power fails now: the durable content, plus some pieces
+    /// of the unsynced writes. The function calls `choose` for each piece, in the order of the writes, and
+    /// includes the piece if `choose` returns true. Where chosen pieces overlap, the image shows the latest
+    /// one.
     #[must_use]
     pub fn crash_image(&self, piece: Piece, mut choose: impl FnMut(PendingPiece<'_>) -> bool) -> Pages {
         let mut image = self.durable.clone();

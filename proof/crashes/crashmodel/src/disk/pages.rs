@@ -12,8 +12,8 @@ pub type Page = [u8; PAGE];
 /// A page that was never written.
 pub const ZEROS: &Page = &[0; PAGE];
 
-/// The content of a disk. Pages that were never written, or only with zeros, take no memory. A clone shares
-/// all pages with its original.
+/// The content of a disk. A page takes no memory if it was never written, or was written only with zeros. A
+/// clone shares all pages with its original.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     pages: Vec<Option<Arc<Page>>>,

@@ -37,9 +37,9 @@ impl DirectoryHook {
     }
 
     /// Returns a hook for a mapped database on a disk whose power the test cuts. When the database grows, the
-    /// hook syncs the file descriptor `database` to make the new length durable. (On a file system with
-    /// direct access no sync is needed, because the first page fault in the new part makes the length
-    /// durable: `MAP_SYNC`.) The caller must close all connections before `database`.
+    /// hook syncs the file descriptor `database`, so that the new length is durable. A file system with
+    /// direct access needs no sync: with `MAP_SYNC`, the first page fault in the new part makes the length
+    /// durable. The caller must close all connections before it closes `database`.
     #[must_use]
     pub fn on_disk(self, database: Arc<File>) -> Self {
         Self { on_disk: Some(database), ..self }

@@ -16,7 +16,7 @@ pub struct TappedNvm {
     /// Whether the hook reports that the memory survives a power loss. What survives in the test is up to the
     /// model.
     pub survives: bool,
-    /// The file whose sync makes a new length durable, if the memory maps a file on a disk.
+    /// If the memory maps a file on a disk, that file. The hook syncs it to make a new length durable.
     pub on_disk: Option<Arc<File>>,
     pub file: FileId,
     pub recorder: Arc<Recorder>,

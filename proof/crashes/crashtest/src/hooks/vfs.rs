@@ -51,13 +51,13 @@ fn base() -> *mut Vfs {
     BASE.get().map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(*address))
 }
 
-/// Keeps the recording of a directory's files on until this value is dropped. Files that are still open at
-/// that time are recorded until they are closed.
+/// A directory whose files are recorded, until this value is dropped. Files that are open at the drop are
+/// recorded until they are closed.
 pub struct TappedDirectory {
     dir: PathBuf,
 }
 
-/// Records what SQLite does to those files of a directory that SQLite opens from now on.
+/// Starts to record a directory. Records what SQLite does to each file in it that SQLite opens later.
 #[must_use]
 pub fn tap_files(dir: &Path, recorder: Arc<Recorder>) -> TappedDirectory {
     let mut registry = registry();
@@ -105,8 +105,8 @@ fn register_once() -> anyhow::Result<()> {
         anyhow::ensure!(code == ffi::OK, "SQLite took no extension (code {code})");
         let opened = rusqlite::Connection::open_in_memory();
         sqlite::sqlite3_cancel_auto_extension(Some(enter));
-        // Makes the base VFS the default again, so that the recording covers nothing else that this process
-        // opens.
+        // Makes the base VFS the default again. Otherwise the recording would also cover other databases that
+        // this process opens.
         sqlite::sqlite3_vfs_register(found.cast(), 1);
         opened?;
     }
@@ -162,7 +162,8 @@ unsafe extern "C" fn open(
     let Some((path, recorder)) = (unsafe { recorded(name) }) else { return pass() };
     let mut step = recorder.step();
     if step.due(Call::Name).is_some() {
-        // SAFETY: SQLite provides the memory for the file. Null as methods says that the file is closed.
+        // SAFETY: SQLite provides the memory for the file. If the pointer to the methods is null, SQLite
+        // treats the file as closed.
         unsafe { (*file).methods = ptr::null() };
         return ffi::CANTOPEN;
     }
