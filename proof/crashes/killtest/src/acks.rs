@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 
 /// The size of an acknowledgement, in bytes.
 pub(crate) const RECORD: u64 = duralite_testkit::Acks::<2>::RECORD_BYTES as u64;
-/// With more acknowledgements in memory than this, it is worth the time to forget old ones.
+/// If more acknowledgements than this are in memory, the process forgets old ones.
 const MANY: usize = 1 << 14;
 
 /// The file of acknowledgements. Each process appends its own to the end.

@@ -19,7 +19,7 @@ use crate::site::Site;
 use crate::worker::{Answer, Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
-/// The killing process waits for one process at a time. At this interval it meanwhile checks the others.
+/// While the killing process waits for one process, it checks the others at this interval.
 const GLANCE: Duration = Duration::from_millis(50);
 /// The killing process waits at most this long until a victim reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
@@ -106,8 +106,8 @@ impl<'a> Crowd<'a> {
         self.plan.concurrent > 0
     }
 
-    /// Begins a new file of acknowledgements. The settings allow that the transactions in the old file are
-    /// lost.
+    /// Begins a new file of acknowledgements. The settings allow transactions in the old file to be lost from
+    /// now on.
     pub(crate) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
@@ -247,7 +247,7 @@ impl<'a> Crowd<'a> {
         Ok(process.role)
     }
 
-    /// Reaps the children of killed forkers. Fails if one of them ended with a failure of its own.
+    /// Reaps the children of killed forkers. Fails if one of them has failed by itself.
     fn reap_orphans(&mut self) -> Result<()> {
         let mut left = Vec::new();
         for group in std::mem::take(&mut self.orphans) {
@@ -374,7 +374,7 @@ impl<'a> Crowd<'a> {
         let first = text.lines().position(|line| line.starts_with("failure: "));
         let reasons = text.lines().take(first.map_or(usize::MAX, |at| at + 1));
         let reasons: Vec<&str> = reasons.filter(|line| !line.trim().is_empty()).collect();
-        // SQLite turns the library's error into one of its own. The line before SQLite's error has the
+        // SQLite replaces the library's error by one of its own. The line before SQLite's error has the
         // library's reason, so this returns both lines.
         let last = reasons[reasons.len().saturating_sub(2)..].join("; ");
         anyhow::anyhow!("{what}: {last}")

@@ -3,8 +3,8 @@
 //! Each of these processes writes to a *lane*: a table of its own, and a row that counts the lane's
 //! transactions, in a page of its own. So most transactions of different lanes do not conflict. There are
 //! only `LANES` lanes, so several processes may share one. Now and then a transaction reads how many
-//! transactions another lane has, or adds 1 to a row that all lanes share. From these transactions the check
-//! can tell whether all lanes together show a prefix of a single order of transactions.
+//! transactions another lane has, or adds 1 to a row that all lanes share. With these transactions the check
+//! can tell whether the database has the first transactions of one common order, without a gap in any lane.
 
 use std::path::Path;
 

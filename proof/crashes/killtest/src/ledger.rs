@@ -1,9 +1,9 @@
-//! Makes numbered transactions, and checks that the database has all of them up to some number.
+//! Makes numbered transactions, and checks that the database has every transaction up to some number.
 //!
-//! Transaction `n` takes its number from a counter in the database, so several processes number their
-//! transactions in the order in which they commit. It appends row `n`, deletes the row that has become too
-//! old, and changes another row. Now and then a transaction is too large for a page cache, or for the part
-//! of a log that is kept in memory.
+//! Transaction `n` takes its number from a counter in the database, so the numbers follow the order of
+//! commits across all processes. Each transaction appends row `n`, deletes the row that has become too old,
+//! and changes another row. Now and then a transaction is too large for a page cache, or for the part of a
+//! log that is kept in memory.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rusqlite::{Connection, params};

@@ -1,10 +1,10 @@
 //! Attacks Duralite to show that the death of any process at any instruction loses nothing (invariant 7).
 //!
 //! Processes of several roles share one database. The run kills one, some or all of them at once with SIGKILL
-//! at random moments. Each transaction takes its number from a counter in the database, so the numbers have
-//! the order of the commits, whichever process makes them. A file holds the acknowledgements. An auditor,
-//! which is a separate process, compares the database with that file. The run replaces a killed process while
-//! the others continue.
+//! at random moments. Each transaction takes its number from a counter in the database, so the numbers follow
+//! the order of commits across all processes. A file holds the acknowledgements. An auditor, which is a
+//! separate process, compares the database with that file. The run replaces a killed process while the others
+//! continue.
 //!
 //! [`run`] carries out a [`Plan`]. It starts the processes through a [`Worker`]. Each process runs
 //! [`worker_main`].

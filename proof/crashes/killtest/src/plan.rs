@@ -38,10 +38,10 @@ pub struct Plan {
     /// The number of users, 1 or 2, as whom the processes run alternately. All users are in one group. A run
     /// with two users needs root.
     pub users: u32,
-    /// Whether the database has a second name (a hard link). If so, the run also takes the first name away
-    /// for a moment now and then.
+    /// Whether the database has a second name (a hard link). If so, the run sometimes removes the first name
+    /// for a moment.
     pub names: bool,
-    /// Whether the run stops several processes together for a while now and then.
+    /// Whether the run sometimes stops several processes together for a while.
     pub pauses: bool,
     /// Whether the logs are in the database's directory.
     pub beside: bool,
@@ -66,7 +66,7 @@ pub struct Plan {
     pub log_directory: Option<PathBuf>,
     /// Whether a worker acknowledges a transaction before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
-    /// The largest number of kills between two checks of everything.
+    /// The largest number of kills between two full checks of the database.
     pub full_check_every: u32,
     /// Whether the log directory may keep shared memory (`*-shm`) of deleted logs.
     pub allow_segments: bool,
@@ -91,7 +91,7 @@ const WALDIO: [&str; 10] = [
     "durability=normal&background_checkpoint=on",
     "access=buffered&read_durable=on",
 ];
-/// The settings under which `ppl` merges pages because their logs are full or space is short.
+/// Settings under which `ppl` often merges pages, because the log of a page is full or space is short.
 const PPL: [&str; 7] = [
     "",
     "overflow_bytes=0",
@@ -114,8 +114,8 @@ const SCRATCHPAD: [&str; 5] = [
 /// defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
-/// One of these is the number of frames in the log at which SQLite makes a checkpoint. Used for engines that
-/// leave it to SQLite's checkpoint to write the pages into the database file.
+/// The seed chooses one of these numbers for engines whose database file only SQLite's checkpoint writes.
+/// SQLite then makes a checkpoint at this number of frames in the log.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
 /// The default of `Plan::longest_ms`.
 const LONGEST_MS: u64 = 20;

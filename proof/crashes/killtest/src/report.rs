@@ -26,8 +26,8 @@ pub struct Report {
     pub continued: u64,
     /// The number of processes that the run stopped, several at a time, and then let continue.
     pub paused: u64,
-    /// The number of strikes during which the database had another name. In a strike, the run kills some
-    /// processes.
+    /// The number of strikes during which the database had its second name only. In a strike, the run kills
+    /// some processes.
     pub renamed: u64,
     /// The largest number of bytes that the logs took.
     pub log_bytes: u64,

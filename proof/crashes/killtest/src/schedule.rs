@@ -28,14 +28,14 @@ pub struct Stop {
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The run starts processes of these roles. No process is running before.
+    /// The run starts processes of these roles. None are running before that.
     Start(Vec<Role>),
     /// The run kills some processes and replaces them.
     Strike {
         /// The indexes of the victims among the started processes.
         victims: Vec<usize>,
-        /// The phase that the first victim should be in when the delay begins, if the victim reaches that
-        /// phase soon.
+        /// The delay begins when the first victim reaches this phase, or when the victim has not reached it
+        /// for some time.
         aim: Option<Phase>,
         /// The time to wait before the kill.
         delay: Duration,
@@ -67,9 +67,9 @@ pub enum Step {
     },
 }
 
-/// The seed chooses one of these ranges, and from it the number of processes to kill before the run kills all
-/// of them. If the number is small, the victim is often a process that recovers the log while others wait to
-/// attach the log.
+/// From time to time the run kills all processes. The seed decides how many processes the run kills before
+/// that: it chooses one of these ranges, and a number in that range. If the number is small, the victim is
+/// often a process that recovers the log while others wait to attach the log.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
@@ -127,8 +127,8 @@ impl Schedule {
             4 => only(&[Role::Writer, Role::Concurrent, Role::Opener]),
             _ => Vec::new(),
         };
-        // If the plan has concurrent writers, nearly every cast has some, because the plan is there to kill
-        // them.
+        // If the plan has concurrent writers, nearly every cast needs some, because the purpose of the plan
+        // is to kill them.
         let lacks_concurrent = |role: &Role| *role == Role::Concurrent && !cast.contains(role);
         let is_poor = self.roles.iter().any(lacks_concurrent) && self.rng.u32(..8) > 0;
         if cast.is_empty() || is_poor {
@@ -136,7 +136,7 @@ impl Schedule {
         }
         if self.weak {
             // With these settings, commits may be lost only when no process has the log attached. The keeper
-            // stays attached, so until the keeper dies any loss is a failure.
+            // stays attached. So a loss before the keeper's death is a failure.
             cast.push(Role::Keeper);
         }
         cast

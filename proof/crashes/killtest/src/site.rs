@@ -24,7 +24,7 @@ pub(crate) struct Site {
     log_dir: Option<TempDir>,
     uris: Vec<String>,
     users: u32,
-    /// Whether users outside the group may read the database.
+    /// Whether users outside the processes' group may read the database.
     open_to_read: bool,
 }
 
@@ -92,8 +92,9 @@ impl Site {
         }
         let copy = self.path("program");
         if !copy.exists() {
-            // This does not use `fs::copy`. If another thread started a process meanwhile, the process would
-            // inherit the copy open for writing, and Linux would not run the copy.
+            // This does not use `fs::copy`. Another thread may start a process while this process has the
+            // copy open for writing. The new process would inherit the open file, and Linux runs no program
+            // that is open for writing.
             let copied = Command::new("cp").arg(program).arg(&copy).status()?;
             ensure!(copied.success(), "cp of the program: {copied}");
             fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
@@ -143,8 +144,8 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// Returns the path of the file of acknowledgements of an epoch. A new epoch begins whenever older
-    /// acknowledgements become void.
+    /// Returns the path of the file of acknowledgements of an epoch. A new epoch begins whenever commits that
+    /// were acknowledged before may be lost.
     pub(crate) fn acks(&self, epoch: u32) -> PathBuf {
         self.path(&format!("acknowledged-{epoch}"))
     }
@@ -209,8 +210,8 @@ pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool)
     if log_dir != dir {
         left.extend(names_in(log_dir)?);
     }
-    // Pages that a dead process had taken stay in use until the region runs short of space. So regions may be
-    // left.
+    // A dead process may have taken pages of a region. They stay in use until the region runs short of space,
+    // so a region may be left.
     left.retain(|name| !name.starts_with(REGION));
     left.retain(|name| !(allow_segments && name.contains("-duralite") && name.ends_with("-shm")));
     ensure!(left.is_empty(), "left after the last close: {}", left.join(", "));

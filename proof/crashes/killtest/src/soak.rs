@@ -1,5 +1,5 @@
-//! Runs one plan after the other for some minutes, on all engines in turn, with everything that processes can
-//! do to each other.
+//! Runs one plan after another for some minutes, on all engines in turn. The plans cover everything that
+//! processes can do to each other.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

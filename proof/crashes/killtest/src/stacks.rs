@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes the system's information about a process into a file. Returns a line that describes the
-/// process.
+/// Writes what the system knows about a process into a file. Returns a line that describes the process.
 pub(crate) fn describe(pid: u32, file: &Path) -> String {
     let mut text = String::new();
     for name in ["wchan", "syscall", "stack"] {

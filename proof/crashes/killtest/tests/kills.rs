@@ -36,9 +36,9 @@ fn inv07_150_kills_on_ppl() {
     assert!(report.wipes > 0 && report.settled > 0 && report.full_checks > report.settled, "{report}");
 }
 
-/// Kills processes that write concurrently while they begin, read, validate and publish. Another process
-/// writes with the WRITE lock. An unfinished transaction of a dead process must have no effect, and no
-/// process may wait for a dead one.
+/// Processes write concurrently, and the test kills them while they begin, read, validate and publish.
+/// Another process writes with the WRITE lock. An unfinished transaction of a dead process must have no
+/// effect, and no process may wait for a dead one.
 fn concurrent_writers_are_killed(engine: Engine) {
     // The database of this seed has no pointer maps, so that connections lease free pages.
     let seed = seed(6);

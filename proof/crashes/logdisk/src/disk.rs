@@ -29,8 +29,8 @@ const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// A file in memory that reports every write and sync to a [`Sink`].
 ///
 /// A single thread serves the file, so requests have an order, and the sink sees that order. The kernel
-/// caches nothing of the file. Users of the file must be dropped before the disk, so declare the
-/// [`Volume`](crate::Volume) above the disk in a `struct`.
+/// caches nothing of the file. Drop all users of the file before the disk. In a `struct`, declare the
+/// [`Volume`](crate::Volume) above the disk.
 #[derive(Debug)]
 pub struct LogDisk {
     server: Option<JoinHandle<()>>,
@@ -53,10 +53,10 @@ impl LogDisk {
         config.mount_options = vec![MountOption::FSName("logdisk".into()), MountOption::NoAtime];
         let (report, mounted) = mpsc::sync_channel(1);
         let at = dir.path().to_owned();
-        // If the process is killed, /dev/fuse must be closed at once, so that the kernel gives up this
-        // disk. Otherwise a thread that waits for the disk would never end: no signal can end it, and as
-        // long as it lives, it keeps the descriptors open that it shares. So only the server thread has the
-        // descriptor of /dev/fuse.
+        // If the process is killed, /dev/fuse must be closed at once, so that the kernel gives up this disk.
+        // Otherwise a thread that waits for the disk would never end, because no signal can end it. Such a
+        // thread keeps open every descriptor that it shares with other threads. So only the server thread has
+        // the descriptor of /dev/fuse.
         let serve = move || match sys::unshare_descriptors().and_then(|()| Session::new(server, at, &config))
         {
             Ok(session) => {
@@ -202,8 +202,8 @@ impl Filesystem for Server {
     }
 
     fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
-        // The loop device sends this request in order to discard blocks or to write zeros. When the server
-        // refuses it, the kernel writes the zeros itself, and stops discarding.
+        // The loop device sends this request to discard blocks or to write zeros. When the server refuses it,
+        // the kernel writes the zeros itself, and no longer tries to discard blocks.
         reply.error(Errno::EOPNOTSUPP);
     }
 }

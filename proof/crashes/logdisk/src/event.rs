@@ -15,8 +15,8 @@ pub trait Sink: Send + Sync {
     fn sync(&self);
 }
 
-/// A list of events in memory. With a type `E` of its own, a caller can add its own events to those of the
-/// disk. The list has all events in the order in which they happened.
+/// A list of events in memory, in the order in which they happened. A caller can define its own type `E`, so
+/// that the list has the caller's events as well as those of the disk.
 #[derive(Debug)]
 pub struct EventLog<E = DiskEvent> {
     events: Mutex<Vec<E>>,

@@ -1,4 +1,4 @@
-//! A disk that logs every write and every sync, and produces the images that a power cut could leave of it.
+//! A disk that logs every write and every sync, and produces the images that a power cut could leave.
 //!
 //! [`LogDisk`] serves a file from memory through FUSE. A [`Volume`] puts a loop device on that file and ext4, xfs or
 //! btrfs on the device. Databases run on the volume. Each write and sync goes to a [`Sink`] in the order in which the

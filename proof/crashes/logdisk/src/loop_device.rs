@@ -47,7 +47,7 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Writes the kernel's cache of the device back, and drops the cache.
+    /// Writes the kernel's cached blocks of the device back, and empties this cache.
     pub fn drop_buffers(&self) -> Result<(), Error> {
         sys::drop_buffers(&self.held).map_err(Error::io("drop the buffers of", &self.path))
     }

@@ -45,7 +45,8 @@ pub fn free_loop_device(control: &File) -> io::Result<i32> {
     checked(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })
 }
 
-/// Attaches `backing` with sectors of 512 bytes and direct I/O, until the device's last user is gone.
+/// Attaches `backing` with sectors of 512 bytes and direct I/O. The kernel detaches the device when its last
+/// user is gone.
 pub fn attach_loop_device(device: &File, backing: &File) -> io::Result<()> {
     let config = LoopConfig {
         fd: backing.as_raw_fd() as u32,
@@ -70,7 +71,7 @@ pub fn attach_loop_device(device: &File, backing: &File) -> io::Result<()> {
     checked(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) }).map(drop)
 }
 
-/// Writes the kernel's cache of a block device back, and drops the cache.
+/// Writes the kernel's cached blocks of a block device back, and empties this cache.
 pub fn drop_buffers(device: &File) -> io::Result<()> {
     // SAFETY: the request takes no argument and touches no memory of this process.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) }).map(drop)

@@ -87,7 +87,7 @@ fn synced_data_survives(kind: FileSystemKind) {
     let events = record(kind, "", |dir, log| {
         put(&dir.join("synced"), &content);
         log.push(Event::Mark("synced"));
-        // The file system has to handle more unsynced writes, and the crash may lose them.
+        // The crash may lose these unsynced writes. With them the file system's recovery has more work.
         for number in 0..8 {
             std::fs::write(dir.join(format!("unsynced{number}")), &content).unwrap();
         }

@@ -89,11 +89,8 @@ fn connect(uri: &str) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Creates an empty table. Then commits so often that the log has been filled once, and hardly grows
-/// during the measurement. These commits do not wait for the disk.
-///
-/// # Errors
-/// An error of SQLite.
+/// Creates an empty table. Then commits until the log has been filled once, so that it hardly grows during
+/// the measurement. These commits do not wait for the disk.
 pub(crate) fn prepare(uri: &str) -> Result<Connection> {
     let conn = open(uri)?;
     conn.execute_batch(TABLE)?;

@@ -15,9 +15,9 @@ use crate::workload::median;
 const ROUNDS: usize = 15;
 const COMMITS: u32 = 20_000;
 
-/// Returns the time in nanoseconds that the metrics add to a commit. It is the time for one reading of the
-/// clock when the commit begins, and for the updates of the metrics when the commit is acknowledged. The
-/// metrics are in a segment that only this measurement uses. The result is the median of several rounds.
+/// Returns the time in nanoseconds that the metrics add to a commit. Duralite reads the clock once when the
+/// commit begins, and updates the metrics when the commit is acknowledged. The metrics are in a segment that
+/// only this measurement uses. The result is the median of several rounds.
 ///
 /// # Errors
 /// An error of the file system.

@@ -12,11 +12,8 @@ use crate::workload::median;
 const PAIRS: u64 = 200_000;
 const LINES: u64 = 1024;
 
-/// Measures how many nanoseconds a store to a line, the line's flush and a fence take together. The rounds
-/// alternate between bare instructions and the medium.
-///
-/// # Errors
-/// An error if the memory cannot be mapped.
+/// Measures how many nanoseconds it takes to store to a line, flush it and fence. The rounds alternate
+/// between bare instructions and the medium.
 pub fn pair_cost(rounds: usize) -> Result<Table> {
     let raw_memory = RawMapping::new((LINES * LINE_BYTES) as usize)?;
     let nvm = emulated(LINES * LINE_BYTES)?;

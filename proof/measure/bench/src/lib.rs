@@ -1,7 +1,8 @@
-//! Duralite's workloads, and the measurements of the papers that it builds on.
+//! The workloads with which Duralite is measured. They include the measurements of the papers on which
+//! Duralite builds.
 //!
 //! Results are medians of several rounds. The benchmark measures each result together with its reference in
-//! the same run. Nothing here is a test; `duralite bench` is the front end.
+//! the same run. The command `duralite bench` runs these measurements.
 
 pub mod archive;
 pub mod concurrent;

@@ -65,10 +65,8 @@ fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> 
     session.run(operation, transactions, 1)
 }
 
-/// Measures one connection that commits each row by itself. Readers look at this table first.
-///
-/// # Errors
-/// An error of SQLite.
+/// Measures one connection that commits each row in a transaction of its own. This is the main table of the
+/// report.
 pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "headline",
@@ -131,10 +129,7 @@ pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Measures inserts with SQLite's automatic checkpoints on, as an application has them in the long run.
-///
-/// # Errors
-/// An error of SQLite.
+/// Measures inserts over a long time, with SQLite's automatic checkpoints on, as in an ordinary application.
 pub fn sustained(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "sustained",
@@ -238,9 +233,9 @@ pub fn table2(dir: &Path, effort: Effort) -> Result<Table> {
 /// The paper's table 1: the number of cache lines flushed per transaction of inserts.
 const PAPER_TABLE_1: [f64; 6] = [139.49, 153.32, 181.224, 236.52, 349.168, 574.464];
 
-/// Returns the number of lines that the paper flushes for a transaction that writes so many bytes. These are
-/// the lines that the bytes fill, and one for the commit mark. For whole pages, and lines of 32 bytes, the
-/// result is the paper's table 1.
+/// Returns the number of lines that the paper's system flushes for a transaction that writes `bytes` bytes.
+/// These are the lines that the bytes fill, and one for the commit mark. For whole pages, and lines of 32
+/// bytes, the result is the paper's table 1.
 fn lines_of_the_paper(bytes: f64, line_bytes: f64) -> f64 {
     bytes / line_bytes + 1.0
 }

@@ -38,8 +38,8 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Returns the table as Markdown. `pictures` is the path from the text to the directory of the pictures.
-    /// If the path is given and the table has a picture, the Markdown shows the picture.
+    /// Returns the table as Markdown. `pictures` is the path of the directory of the pictures, relative to
+    /// the Markdown file. If the path is given and the table has a picture, the Markdown shows the picture.
     #[must_use]
     pub fn markdown(&self, pictures: Option<&str>) -> String {
         let mut out = format!("## {}\n\n", self.title);

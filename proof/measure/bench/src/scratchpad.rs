@@ -1,6 +1,6 @@
 //! Repeats the measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to
-//! 20), in both journal modes. They show two things: how much faster a log is in memory that needs no flush,
-//! and how much time each way to make the database's pages durable takes.
+//! 20), in both journal modes. They show how much faster a log is if its memory needs no flush. They also
+//! compare the ways of making the database's pages durable.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// The emulated time in nanoseconds to write a line back. The next constant is the time for a line of a
-/// non-temporal store.
+/// The emulated time in nanoseconds to write a line back to memory. The next constant is the time to write a
+/// line with a non-temporal store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
-/// The table has this many more rows than the updates or deletes change.
+/// The number of rows in the table that the updates or deletes of a run leave unchanged.
 const SPARE: u32 = 10;
 
 /// The journal modes, each with its name in the paper and its name in SQLite.
@@ -258,11 +258,8 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Measures the throughput at several write latencies: of the baseline, of each of the paper's two techniques
-/// (the log on the chip and the adaptive choice), and of both together.
-///
-/// # Errors
-/// An error of SQLite.
+/// Measures the throughput at several write latencies. The configurations are the baseline, each of the
+/// paper's two techniques alone (the log on the chip, and the adaptive choice), and both together.
 pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
     const LATENCIES: [u32; 5] = [0, 100, 250, 500, 1000];
     let columns: Vec<String> = LATENCIES.iter().map(|ns| format!("{ns} ns")).collect();

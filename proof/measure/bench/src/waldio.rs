@@ -32,8 +32,8 @@ pub(crate) fn waldio(more: &[(&'static str, &str)]) -> Target {
     duralite(&parameters)
 }
 
-/// Runs transactions in autocommit mode on a fresh database. For updates and deletes, first fills the table with the
-/// rows that they change. A warm run also fills its log once.
+/// Runs transactions in autocommit mode on a fresh database. Before updates or deletes, fills the table with the rows
+/// that they will change. A warm run also fills its log once.
 pub(crate) fn run(
     dir: &Path,
     target: &Target,
@@ -292,7 +292,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     let direct = |name, layout, block| {
         (name, waldio(&[("access", "direct"), ("layout", layout), ("device_block", block)]))
     };
-    // The logs of `waldio` are filled before. The growth of its logs is measured in `waldio_bytes`.
+    // In these runs the logs of `waldio` were filled once before. `waldio_bytes` measures logs that grow.
     let mut rows: Vec<(&str, Target, bool)> = modes(&[("access", "direct"), ("device_block", "4096")])
         .into_iter()
         .filter(|(name, ..)| !name.starts_with("waldio") && !name.contains("Group") && !name.contains("fua"))

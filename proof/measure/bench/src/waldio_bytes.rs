@@ -1,5 +1,5 @@
-//! Measures what one insert writes to the disk, by purpose. It does so with a log that grows, with one that
-//! does not grow, and in the long run.
+//! Measures what one insert writes to the disk, by purpose. There are three cases: a log that grows, a log
+//! that does not grow, and a long run with checkpoints.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::workload::{Operation, Session, Target};
 const DISK_MIB: u64 = 512;
 /// SQLite makes an automatic checkpoint when its log has this many pages.
 const CHECKPOINT_PAGES: u32 = 1000;
-/// In the long run, the counted inserts include this many automatic checkpoints. The next constant is the
-/// number of automatic checkpoints before these inserts.
+/// The number of automatic checkpoints during the counted inserts of [`State::Sustained`]. The next constant
+/// is the number of automatic checkpoints before these inserts.
 const CHECKPOINTS: u32 = 10;
 const CHECKPOINTS_BEFORE: u32 = 3;
 
@@ -74,8 +74,8 @@ fn zeros(session: &Session, target: &Target) -> Result<u64> {
     if matches!(target, Target::Stock) { Ok(0) } else { Ok(session.counter("preallocated_bytes")? as u64) }
 }
 
-/// Opens a new database, and brings its log into the state. Returns the session and the number of inserts to
-/// count.
+/// Opens a new database, and makes its log cold, warm or sustained, as `state` says. Returns the session and
+/// the number of inserts to count.
 pub(crate) fn prepare(
     dir: &Path,
     target: &Target,
@@ -130,9 +130,9 @@ fn modes(access: &'static str) -> [(&'static str, Target); 4] {
     ]
 }
 
-/// Makes those columns of the table that are the same on every disk and file system, because Duralite itself
-/// counts them: it counts the bytes that it passes to the kernel. The columns are the mode, the state of the
-/// log, and per insert the bytes of the log and the bytes of zeros.
+/// Makes the columns of the table that are the same on every disk and file system: the mode, the state of the
+/// log, and, for each insert, the bytes of the log and the bytes of zeros. Duralite counts these bytes
+/// itself, when it passes them to the kernel.
 ///
 /// # Errors
 /// An error of SQLite.

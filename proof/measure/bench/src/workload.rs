@@ -354,8 +354,8 @@ pub fn median(figures: impl AsRef<[f64]>) -> f64 {
     }
 }
 
-/// Returns the smallest value such that at least the fraction `part` of all values are not larger; `None` if
-/// there are no values. The values must be in ascending order.
+/// Returns the smallest of the values for which at least a fraction `part` of all values are as small or
+/// smaller; `None` if there are no values. The values must be in ascending order.
 #[must_use]
 pub fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
     let rank = (sorted.len() as f64 * part).ceil() as usize;

@@ -1,6 +1,6 @@
-//! Checks values that the measurements count instead of time. Such values are the same on every machine,
-//! so the tables of the report must have exactly these. Whoever changes the code so that a value changes
-//! must also change the table.
+//! Checks measured values that are counts and not times. Such values are the same on every machine, so the
+//! report's tables must have exactly these values. A change of the code that changes a value must also change
+//! the table.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::path::Path;

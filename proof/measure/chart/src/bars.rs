@@ -30,7 +30,7 @@ pub(crate) struct Panel {
 pub(crate) struct Bars {
     /// The title of the picture.
     pub(crate) title: String,
-    /// The meanings of the colours; empty if the labels already say them.
+    /// The meanings of the colours. Empty if the labels already name them.
     pub(crate) legend: Vec<String>,
     /// The groups from top to bottom.
     pub(crate) groups: Vec<Group>,

@@ -1,4 +1,4 @@
-//! Draws a table as a picture, as its figure's description says.
+//! Draws a table as a picture. The description of the figure says how.
 
 use std::path::{Path, PathBuf};
 

@@ -20,7 +20,7 @@ pub(crate) struct Grouped {
     /// The columns whose cells, joined by commas, label the group.
     pub(crate) label: &'static [&'static str],
     pub(crate) bars: Each,
-    /// The column whose distinct cells each get a panel; `None` if there is only one panel.
+    /// The picture has one panel for each distinct cell in this column. If this is `None`, there is only one panel.
     pub(crate) panels: Option<&'static str>,
     /// The measured quantity and its unit.
     pub(crate) measure: &'static str,
@@ -45,7 +45,7 @@ pub(crate) enum Each {
 pub(crate) struct Plot {
     /// A column and a text. If this is set, the picture shows only the rows that have this text in this column's cell.
     pub(crate) only: Option<(&'static str, &'static str)>,
-    /// The columns whose distinct combinations of cells each get a panel.
+    /// The picture has one panel for each distinct combination of cells in these columns.
     pub(crate) panels: &'static [&'static str],
     pub(crate) lines: Along,
     pub(crate) x: Axis,
@@ -112,7 +112,7 @@ const fn parts(label: &'static [&'static str], of: &'static [&'static str], meas
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: true })
 }
 
-/// Describes bars for the modes of each of the SQLite/PPL paper's workloads.
+/// Describes bars that compare the modes, for each workload of the SQLite/PPL paper.
 const fn workloads(figure: &'static str, measure: &'static str) -> Kind {
     let (bars, panels) = (Each::RowOf { name: "mode", figure }, None);
     Kind::Bars(Grouped { label: &["workload"], bars, panels, measure, is_log: true, is_stacked: false })

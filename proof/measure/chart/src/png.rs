@@ -55,8 +55,8 @@ fn parse(svg: &str) -> Result<Tree> {
         fontdb: Arc::new(fonts),
         font_resolver: FontResolver {
             select_font: Box::new(move |_, _| Some(sans)),
-            // resvg calls this for each letter that the fonts tried so far lack. A letter that no font has would appear
-            // as a blank or a box, so this program reports an error instead.
+            // resvg calls this for a letter that the first fonts lack. A letter that no font has would appear as a
+            // blank or a box, so this program reports an error instead.
             select_fallback: Box::new(|letter, tried, fonts| {
                 let found = other_font(letter, tried, fonts);
                 if found.is_none() {

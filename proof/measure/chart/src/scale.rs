@@ -6,8 +6,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use crate::style::short;
 
-/// The largest number of distinct values that label an axis. If an axis has more, round numbers label it
-/// instead.
+/// If an axis has at most this many distinct values, they label the axis. Otherwise round numbers label it.
 const MOST_TICKS: usize = 8;
 /// The minimum distance between two labels, as a fraction of the axis.
 const APART: f64 = 0.07;

@@ -1,4 +1,4 @@
-//! Checks that the program can draw the measurements in the documentation completely.
+//! Checks that the program can draw every measurement in the documentation, with all of its values.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 

@@ -199,7 +199,7 @@ impl AxisPart {
 }
 
 /// The time axis. `start` is the time at which the first request or flush began, and `seconds` is the time
-/// from there to the last one.
+/// between the first and the last one.
 struct Times {
     start: f64,
     seconds: f64,

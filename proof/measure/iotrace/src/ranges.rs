@@ -1,5 +1,5 @@
-//! Computes with sets of bytes on a device. A set consists of sorted ranges. Each range goes from its first
-//! byte to its end, which does not belong to the range.
+//! Calculates with sets of the bytes on a device. A set is a sorted list of ranges. A range goes from its
+//! first byte up to its end; the byte at the end is not part of it.
 
 /// A range: the first byte and the end.
 pub type Range = (u64, u64);

@@ -16,8 +16,8 @@ const JOURNAL_THREAD: &str = "jbd2/";
 /// The first letters of the names of the kernel's worker threads. These threads issue requests that had to
 /// wait for a flush.
 const WORKER: &str = "kworker/";
-/// The commit record of an ext4 transaction follows the transaction's other blocks within this number of
-/// seconds.
+/// In the journal, the commit record of an ext4 transaction follows the transaction's other blocks within
+/// this number of seconds.
 const COMMIT: f64 = 1.0;
 
 /// A request that wrote.
@@ -234,8 +234,8 @@ impl Trace {
 struct Owners {
     journal_by: JournalBy,
     volumes: HashMap<usize, Volume>,
-    /// The offsets at which a write of the journal's thread ended, each with the time. A worker thread of
-    /// the kernel may continue the write there.
+    /// The offsets at which writes of the journal's thread ended, each with the time of that write. A worker
+    /// thread of the kernel may continue the write there.
     ends: HashMap<u64, f64>,
 }
 

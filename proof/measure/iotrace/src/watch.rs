@@ -3,8 +3,8 @@
 //! The collector scans the files repeatedly while the command runs, because logs appear, grow and disappear,
 //! and other files get their blocks. Each scan is called a look. For each piece of a file, the [`Atlas`]
 //! keeps the times when a look first and last saw the piece. A rollback journal may exist for less than the
-//! time between two looks. For such a file, ext4 reports where it places which inode, and the looks find out
-//! which file has that inode.
+//! time between two looks. For such a file, ext4 reports the inode and its blocks, and a look finds the
+//! file's name by the inode.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,9 +19,9 @@ use crate::Class;
 use crate::parse::Mapping;
 use crate::ranges::{Range, common, normalise, without};
 
-/// The longest time in seconds between a request and a look that finds its file. A request belongs to a file
-/// if a look saw the file at the request's place within this time before or after the request. The limit is
-/// not 0, because between two looks a file may appear or disappear, and an inode may get another name.
+/// The longest time in seconds between a request and a look that identifies its file. A request belongs to a
+/// file if a look saw the file at the request's place within this time before or after the request. The limit
+/// is not 0, because between two looks a file may appear or disappear, and an inode may get another name.
 const NEAR: f64 = 1.0;
 
 /// Database files that this process may have open elsewhere. The atlas keeps them open, because closing *any*
@@ -53,8 +53,8 @@ struct Sighting {
 struct Watched {
     path: PathBuf,
     class: Class,
-    /// All ranges in which the last look found the file. The next field has the same ranges, divided into
-    /// pieces. With each piece is the time when a look first saw the file there.
+    /// All ranges in which the last look found the file. The next field divides these ranges into pieces, and
+    /// has for each piece the time when a look first saw the file there.
     latest: Vec<Range>,
     pieces: Vec<(Range, f64)>,
     seen: f64,
@@ -292,8 +292,8 @@ pub fn directory_of(file: &Path) -> &Path {
 /// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// The sightings, sorted by their first byte. With each sighting is the largest end of it and all
-    /// sightings before it, so that a search knows where to stop.
+    /// The sightings, sorted by their first byte. Each is paired with the largest end among it and all
+    /// earlier sightings, so that a search knows where to stop.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
 }

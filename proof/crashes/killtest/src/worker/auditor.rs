@@ -56,7 +56,7 @@ struct Auditor<'a> {
     lanes: Option<lanes::Acknowledged>,
     conn: Option<Kept>,
     /// The number of transactions that the auditor has seen on this connection. None of them may be lost,
-    /// because the connection has kept the log in use since then.
+    /// because the log has stayed in use since the connection was opened.
     seen: i64,
 }
 
@@ -95,8 +95,8 @@ impl Auditor<'_> {
                 self.check(true)?;
                 self.write_once()?;
                 self.close()?;
-                // A process may have died after it made a log and before the database named that log.
-                // Opening the database once more makes a new log, and so deletes the other one.
+                // A process may have died after it had made a log but before the database named this log. The
+                // next opening of the database makes another log, and deletes this one.
                 self.check(false)?;
                 self.close()?;
                 self.check_stock(allow_segments)
@@ -160,8 +160,8 @@ impl Auditor<'_> {
         Ok(self.seen)
     }
 
-    /// Writes once. In a rollback mode only a writer makes a log. To make a new log also deletes the log of
-    /// a process that died before the database named that log.
+    /// In a rollback mode, writes once, because there only a writer makes a new log. This also deletes the
+    /// log of a process that died before the database named it. Does nothing in WAL mode.
     fn write_once(&self) -> Result<()> {
         let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
         let version = "PRAGMA user_version=1; PRAGMA user_version=0";

@@ -94,7 +94,7 @@ impl Lane {
         Ok(total + 1)
     }
 
-    /// Makes the changes of a transaction that must never be visible.
+    /// Makes changes that must never be visible, and rolls them back.
     fn roll_back(&self, session: &Session<'_>, conn: &Connection) -> Result<()> {
         match self.start(session, conn, "BEGIN") {
             Err(error) if error.downcast_ref().is_some_and(is_busy) || has_no_room(&error) => {}

@@ -12,7 +12,7 @@ use super::Session;
 use super::session::{self, Kept, has_no_room};
 use crate::{Phase, ledger};
 
-/// The use that a child makes of the connection that it has inherited.
+/// What a child does with the connection that it inherits.
 #[derive(Debug, Clone, Copy)]
 enum Inherited {
     Ignored,

@@ -17,7 +17,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     session.close(conn)
 }
 
-/// Reads a few times through a connection that is opened read-only, and closes it, again and again.
+/// Opens a read-only connection, reads a few times and closes it. Repeats this until it is asked to end.
 pub(super) fn look_on(session: &mut Session<'_>) -> Result<()> {
     while !session.note.should_end()? {
         let conn = session.open_with("&mode=ro")?;

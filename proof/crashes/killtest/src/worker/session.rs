@@ -29,17 +29,17 @@ pub(crate) struct Session<'a> {
 }
 
 /// Returns whether the error may come from the run, which renames the database for a moment. SQLite then cannot open
-/// the database. An open connection of stock SQLite may fail with `IOERR_FSTAT` instead: when it makes the `-wal` file,
-/// it looks the database file up by its name to copy the file's mode.
+/// the database. An open connection of stock SQLite may fail with `IOERR_FSTAT` instead: to create the `-wal` file, it
+/// copies the mode of the database file, which it finds by name.
 fn is_away(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if failure.code == ErrorCode::CannotOpen
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
-/// Returns whether the process should try again. This includes the case of a user who may only read and finds the
-/// journal of a dead process. As with stock SQLite, such a user gets an error until a user who may write has rolled the
-/// journal back.
+/// Returns whether the process should try again. One such error comes after the death of a process that has left a
+/// journal. A user who may only read gets this error until a user who may write has rolled the journal back; stock
+/// SQLite does the same.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)

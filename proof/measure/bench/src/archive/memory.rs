@@ -13,7 +13,7 @@ use super::side::{Database, Side, is_archived};
 
 /// The number of commits after the first snapshot.
 const COMMITS: u32 = 1000;
-/// The time without a new upload after which everything counts as uploaded. Litestream uploads once a second.
+/// If nothing was uploaded for this time, everything counts as uploaded. Litestream uploads once a second.
 const QUIET: Duration = Duration::from_secs(3);
 /// The number of rows that one transaction inserts.
 const BATCH: u64 = 20_000;
@@ -23,8 +23,8 @@ const WORDS: [&str; 16] = [
     "call", "before", "arrival", "thanks",
 ];
 
-/// Makes a database of about `bytes` bytes in WAL mode, and closes it. Its rows are orders with their lines
-/// as JSON, a note, and a checksum that does not compress. It also has an index.
+/// Makes a database of about `bytes` bytes in WAL mode, and closes it. Each row is a customer's order. It has
+/// the items of the order as JSON, a note, and random bytes that do not compress. The table has an index.
 pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     let conn = Connection::open(path)?;
     conn.execute_batch(
@@ -34,7 +34,7 @@ pub(super) fn make(path: &Path, bytes: u64) -> Result<()> {
     )?;
     let mut random = Rng::with_seed(bytes);
     let size = || Ok::<_, anyhow::Error>(std::fs::metadata(path)?.len());
-    // The index is made after this loop, and takes the rest of the size.
+    // The index is made after this loop, and brings the database to its full size.
     while size()? < bytes / 100 * 96 {
         conn.execute_batch("BEGIN")?;
         let mut insert =
@@ -82,7 +82,7 @@ fn note(random: &mut Rng) -> String {
     (0..words).map(|_| WORDS[random.usize(..WORDS.len())]).collect::<Vec<_>>().join(" ")
 }
 
-/// Changes random orders, one in each transaction.
+/// Changes randomly chosen rows of the table `orders`, one in each transaction.
 pub(super) fn change(conn: &Connection, commits: u32, seed: u64) -> Result<()> {
     let orders: i64 = conn.query_row("SELECT max(id) FROM orders", [], |row| row.get(0))?;
     let mut random = Rng::with_seed(seed);
@@ -102,8 +102,8 @@ pub(super) struct Took {
     pub(super) most_mib: f64,
 }
 
-/// Starts a program that replicates a database. Commits to the database after the first snapshot. When the
-/// archive has these commits, calls `then` with the connection.
+/// Starts a program that replicates a database. When the program has made the first snapshot, commits to the
+/// database. When the archive has these commits, calls `then` with the connection.
 pub(super) fn replicate(
     (programs, server): (&Programs, &Server),
     database: &Database,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The number of bytes that the proxy passes on at once.
 const PIECE: usize = 64 << 10;
-/// The longest line in the head of a request, in bytes. The next constant is the largest number of such lines. No
+/// The largest number of bytes in a line of a request's head. The next constant is the largest number of lines. No
 /// client of these measurements comes near either limit.
 const LINE: u64 = 64 << 10;
 const LINES: usize = 1000;
@@ -25,8 +25,8 @@ pub(super) struct Traffic {
     /// The number of all other requests.
     pub(super) others: u64,
     /// The duration in milliseconds of each upload of newly committed transactions (level 0). The next field has the
-    /// durations of other requests: those that ask whether somebody has claimed a later generation. A duration runs
-    /// from the request's head to the beginning of the answer that the client gets.
+    /// durations of the requests that ask whether somebody has claimed a later generation. A duration runs from the
+    /// request's head to the beginning of the answer that the client gets.
     pub(super) put_ms: Vec<f64>,
     pub(super) look_ms: Vec<f64>,
 }

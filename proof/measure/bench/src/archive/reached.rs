@@ -1,5 +1,5 @@
-//! Finds out from which time on each commit could be restored. During the run, a thread watches the server's directory
-//! and notes when each object appears. After the run, this module reads the objects, and finds the newest row in each.
+//! Finds out at which time each commit became restorable. During the run, a thread watches the server's directory and
+//! notes when each object appears. After the run, this module reads the objects, and finds the newest row in each.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,13 +15,13 @@ use duralite_ltx::Decoder;
 
 /// The time between two listings of the directory.
 const LOOK: Duration = Duration::from_millis(10);
-/// A leaf page of a table begins with this byte in a database file. The next constants are offsets in that page: of the
-/// number of cells, and of the array with the cells' positions.
+/// In a database file, a leaf page of a table begins with this byte. The next constants are offsets in that page. The
+/// first is that of the number of cells, the second is that of the array with the cells' positions.
 const LEAF_OF_TABLE: u8 = 13;
 const CELLS: usize = 3;
 const PLACES: usize = 8;
 
-/// Returns the names of the objects in a directory, sorted. This is also the order of the transactions in them.
+/// Returns the names of the objects in a directory, sorted. The transactions in the objects have the same order.
 pub(super) fn objects(dir: &Path) -> Result<Vec<String>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -75,8 +75,8 @@ impl Watch {
         Ok(Self { dir: dir.to_owned(), seen, stop, thread: Some(thread), rows: BTreeMap::new() })
     }
 
-    /// Returns pairs of a time and a row: from that time on, a restore would have given all rows up to this one. Times
-    /// and rows both grow. An object counts only when all objects before it are there too.
+    /// Returns pairs of a time and a row. From that time on, a restore would have given all rows up to this row. Later
+    /// pairs never have a smaller time or row. An object counts only when all earlier objects are there too.
     pub(super) fn reached(&mut self) -> Result<Vec<(f64, i64)>> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut at, mut newest) = (0.0_f64, 0);

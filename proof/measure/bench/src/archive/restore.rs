@@ -186,7 +186,7 @@ fn restores(
     Ok(table)
 }
 
-/// Writes a file as large as a database, from its beginning to its end, and makes it durable. Returns how many seconds
+/// Writes a file sequentially, with as many bytes as a database has, and makes it durable. Returns how many seconds
 /// that took.
 fn plain_write(dir: &Path, database: &Database) -> Result<f64> {
     let path = dir.join("plain");

@@ -15,8 +15,8 @@ use super::side::{Database, Side};
 use crate::concurrent::{self, INSERT};
 use crate::workload::{median, percentile};
 
-/// The number of rows that each connection prepares. The rows differ. If they were the same, they would be easier to
-/// compress than ordinary text.
+/// The number of different texts that each connection prepares for its rows. If all rows were the same, they would be
+/// easier to compress than ordinary text.
 const TEXTS: usize = 256;
 /// After the run, the benchmark checks at this interval whether everything can be restored.
 const LOOK: Duration = Duration::from_millis(200);

@@ -52,7 +52,7 @@ impl Database {
         self.side
     }
 
-    /// Returns the database's URI. For Duralite it also has these settings.
+    /// Returns the database's URI. For Duralite, the URI includes `settings`.
     pub(super) fn uri(&self, settings: &str) -> String {
         let path = self.path.display();
         match self.side {
@@ -82,7 +82,7 @@ impl Database {
     }
 
     /// Starts the program that replicates the database into a prefix of the server's bucket. The program reaches the
-    /// server at `address`. Returns when the database as it is now can be restored.
+    /// server at `address`. Waits until the archive is complete enough to restore the present state of the database.
     pub(super) fn replicate(
         &self,
         programs: &Programs,
@@ -116,8 +116,8 @@ impl Database {
         Ok(Replicating { program, transactions: files.join("0000") })
     }
 
-    /// Returns the prefix of the replica in the archive that has the prefix `prefix`. In Duralite's archives each
-    /// generation has a prefix of its own; this function returns that of the first generation.
+    /// Returns the prefix of the objects of a replica. For Litestream this is `prefix` itself. In an archive of
+    /// Duralite each generation has a prefix below `prefix`; this function returns that of the first generation.
     pub(super) fn replica(&self, prefix: &str) -> String {
         match self.side {
             Side::Duralite => format!("{prefix}/g0000000000000001"),

@@ -20,7 +20,7 @@ const WAITING: u32 = 4;
 const CROWDS: [(usize, u64); 4] = [(16, 0), (256, 0), (16, 20), (256, 20)];
 
 /// Measures commits that wait for the archive. Compares their times with those of the two kinds of requests
-/// for which a commit waits: the upload (PUT), and the question whether somebody has claimed a later
+/// for which a commit waits: the upload (PUT), and the request that asks whether somebody has claimed a later
 /// generation.
 ///
 /// # Errors
@@ -45,7 +45,7 @@ fn mean(figures: &[f64]) -> f64 {
 struct Waiting {
     connections: usize,
     added: u64,
-    /// The commits per second of as many connections that wait only for the disk.
+    /// The commits per second of the same number of connections, if they wait only for the disk.
     alone: Vec<f64>,
     runs: Vec<Run>,
 }

@@ -13,13 +13,13 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::median;
 
-/// The number of connections in the table's rows about writers.
+/// The number of connections in every run with writers.
 const WRITERS: usize = 16;
 /// The commits per second of the runs at a fixed pace, which measure the lag.
 const PACE: f64 = 1000.0;
-/// A run at full rate lasts this many times as long as `--seconds` says, because it has to show whether the lag grows.
-/// The next constant is the factor for runs at a fixed pace. A run without a replicating program has the first factor
-/// too: commits take longer in a larger database, so only runs of the same length can be compared.
+/// A run at full rate lasts this many times as long as `--seconds` says, so that it shows whether the lag grows. The
+/// next constant is the factor for runs at a fixed pace. Runs without a replicating program use the first factor too.
+/// Commits take longer in a larger database, so only runs of the same length can be compared.
 const FULL: u32 = 30;
 const PACED: u32 = 10;
 
@@ -44,7 +44,7 @@ pub fn writers(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let mut runs: Vec<Runs> = sides.iter().map(|_| Runs::default()).collect();
     for round in 0..rounds(effort) {
         for turn in 0..sides.len() {
-            // Each round begins with another side than the round before.
+            // The side that begins changes from round to round.
             let place = (round + turn) % sides.len();
             let (side, runs) = (sides[place], &mut runs[place]);
             let job =
@@ -171,7 +171,7 @@ fn seconds(sides: &[(Side, Runs)], note: &str) -> Table {
     let longest = sides.iter().flat_map(|(_, runs)| &runs.full).map(|run| run.lags.seconds.len()).max();
     for second in 0..longest.unwrap_or(0) {
         let cells: Vec<f64> = sides.iter().map(|(_, runs)| of(runs, second)).collect();
-        // In the last second perhaps only one side has commits.
+        // In the last second, one of the sides may have no commits.
         if cells.iter().all(|cell| cell.is_finite()) {
             table.row(std::iter::once((second + 1).to_string()).chain(cells.into_iter().map(number)));
         }

@@ -1,4 +1,4 @@
-//! Measures one connection. On disk it is compared with raw writes to that disk, and in memory with
+//! Measures one connection. Compares it with raw writes to the same disk, or, for engines in memory, with
 //! `:memory:`.
 
 use std::path::Path;

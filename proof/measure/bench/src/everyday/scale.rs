@@ -22,7 +22,7 @@ const CROWD: Duration = Duration::from_secs(2);
 /// The minimum time that a crowd works.
 const LEAST_CROWD: Duration = Duration::from_millis(500);
 
-/// Returns the number of rounds. The result is their median.
+/// Returns the number of rounds. Each result is the median of the rounds.
 pub(super) fn rounds(effort: Effort) -> usize {
     effort.rounds.min(5)
 }

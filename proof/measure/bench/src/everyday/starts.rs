@@ -13,7 +13,7 @@ use super::tasks::{INSERT, NOTHING, SELECT};
 use crate::concurrent;
 use crate::workload::median;
 
-/// The number of processes for each value. The value is their median.
+/// The number of processes for each measured value, which is the median of their times.
 pub(super) const STARTS: usize = 20;
 
 /// The times of the processes.

@@ -19,11 +19,10 @@ pub(super) const SELECT: &str = "select";
 pub(super) const COMMIT: &str = "commit";
 /// Opens and reads the database. Prints the time that this took in microseconds, and the number of rows.
 pub(super) const RECOVER: &str = "recover";
-/// Fills a database to a number of bytes. Prints inserts and updates per second, and the resident memory in
-/// MiB.
+/// Fills a database to a given size. Prints inserts and updates per second, and the resident memory in MiB.
 pub(super) const SIZE: &str = "size";
-/// Measures the same as [`SIZE`], but on a small database. Before each round, the task makes the log as
-/// long as the number on its command line says, in frames.
+/// Measures the same as [`SIZE`], but on a small database. The number on the command line is the length of
+/// the log in frames. The task makes the log that long before each round.
 pub(super) const LENGTH: &str = "length";
 
 /// The number of rows in a transaction of [`COMMIT`].
@@ -33,8 +32,8 @@ pub(super) const ROWS_EACH: u64 = 3;
 const ROW_BYTES: i64 = 1024;
 /// The largest number of rows that one transaction inserts into `filler`.
 const BATCH_ROWS: i64 = 10_000;
-/// To make a log long, the task updates this many rows of `filler`. The next constant is the number of
-/// these rows in a page.
+/// To lengthen the log, the task updates this many rows of `filler`. The next constant is the number of these
+/// rows in a page.
 const LONG_ROWS: i64 = 1000;
 const PAGE_ROWS: i64 = 4;
 

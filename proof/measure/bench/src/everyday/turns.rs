@@ -1,5 +1,5 @@
-//! Measures how long a thread waits for its turn when all threads only pass the turn on in a ring, and do
-//! nothing else.
+//! Measures how long a thread waits for its turn. All threads stand in a ring, and each only passes the turn
+//! on to the next.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;

@@ -16,8 +16,8 @@ use crate::workload::{Operation, Target, median};
 
 /// In figure 5, writing a line takes this many nanoseconds.
 const LINE_NS: u32 = 500;
-/// The size in bytes of the emulated memory. In it, the benchmark times only the memory instructions of
-/// transactions, and not their SQL.
+/// The size in bytes of an emulated memory. The benchmark uses it to time the memory instructions of
+/// transactions without their SQL.
 const MEMORY_BYTES: u64 = 32 << 20;
 
 /// Returns the paper's time for flushes, fences and the kernel's mode switches. It depends on the number of

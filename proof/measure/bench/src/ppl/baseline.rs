@@ -10,10 +10,8 @@ use super::timing::{ROUNDS, Timing, flash_note, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Measures figure 6, with files on this disk and on the paper's flash. The same runs give table 5.
-///
-/// # Errors
-/// An error of SQLite.
+/// Measures figure 6, with files on this disk. Also calculates the times for the flash device of the paper.
+/// The same runs give table 5.
 pub fn figure6(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let mut configs = vec![Config::delete(), Config::wal()];
     for latency in [Latency::None, Latency::Pcm] {

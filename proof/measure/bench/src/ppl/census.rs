@@ -1,4 +1,5 @@
-//! Counts in a workload what table 3 counts, to show how close the workload is to the paper's trace.
+//! Counts a workload's statements and pages as the paper's table 3 does, to show how close the workload is to
+//! the paper's trace.
 
 use std::collections::HashSet;
 use std::fs;

@@ -95,8 +95,8 @@ impl Config {
     }
 
     /// Returns the configurations of `journal=ppl` with sectors of each size, each with the default `overflow_bytes`
-    /// and with 0. Pages are merged after SQLite's automatic checkpoints, which come about every 1,000 pages. Returns
-    /// none if this build lacks that engine.
+    /// and with 0. `ppl` merges pages after SQLite's automatic checkpoints, of which there is one for about 1,000
+    /// pages. Returns none if this build lacks that engine.
     #[must_use]
     pub fn sectors(latency: Latency) -> Vec<Self> {
         let each = |bytes: u32| Self::of_sector(bytes, "", "", latency);
@@ -105,8 +105,8 @@ impl Config {
         if Self::has_ppl() { all.collect() } else { Vec::new() }
     }
 
-    /// Returns the configurations of `journal=ppl` with the paper's policy, with sectors of each size. A page is merged
-    /// at the commit that has filled its sector. Returns none if this build lacks that engine.
+    /// Returns the configurations of `journal=ppl` with the paper's policy, with sectors of each size. That is to merge
+    /// a page at the commit that has filled its sector. Returns none if this build lacks that engine.
     #[must_use]
     pub fn of_paper(latency: Latency) -> Vec<Self> {
         let each = |bytes: u32| {

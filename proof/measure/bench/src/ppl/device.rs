@@ -61,8 +61,8 @@ impl Pages {
     }
 }
 
-/// Runs a workload and closes its database. Returns the number of pages that were passed to the kernel. By
-/// then everything is on the device.
+/// Runs a workload, closes its database, and syncs the file system. Returns the number of pages that were
+/// passed to the kernel.
 fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     let before = Bytes::now()?;
     let conn = database.open()?;

@@ -1,5 +1,5 @@
-//! Generates workloads from a seed. A workload has the numbers of statements that table 3 counts for its
-//! application.
+//! Generates workloads from a seed. For each application, the workload has as many statements of each kind as
+//! the paper's table 3 reports.
 
 use duralite_testkit::Rng;
 use rusqlite::types::Value;
@@ -72,7 +72,7 @@ impl Workload {
     }
 }
 
-/// A transaction for which only the category of each statement is chosen so far.
+/// A transaction in an early stage: only the category of each statement is chosen.
 struct Shape {
     batch: bool,
     purposes: Vec<Purpose>,
@@ -98,9 +98,9 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
         .map(|size| Shape { batch: true, purposes: vec![Purpose::Update; size] })
         .collect();
     shapes.extend((0..alone).map(|_| Shape { batch: false, purposes: vec![Purpose::Update] }));
-    // The places at which a statement may become a read, for single statements and for batches. A place is
-    // the index of a transaction, and the index of a statement in it. The last statement of a batch is never
-    // listed, so it stays an update.
+    // The statements that may become reads. One list has those that run alone, and one has those in batches.
+    // A statement is given by the index of its transaction, and by its index in the transaction. The last
+    // statement of each batch is left out, so it stays an update.
     let mut places: [Vec<(usize, usize)>; 2] = Default::default();
     for (at, shape) in shapes.iter().enumerate() {
         let free = if shape.batch { shape.purposes.len() - 1 } else { 1 };
@@ -142,7 +142,7 @@ fn shuffle<T>(items: &mut [T], rng: &mut Rng) {
 /// Chooses the statements of transactions.
 struct Chooser<'a> {
     app: &'a App,
-    /// The number of statements chosen so far.
+    /// The number of statements already chosen.
     done: u32,
 }
 

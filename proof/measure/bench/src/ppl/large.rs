@@ -67,7 +67,7 @@ fn run(dir: &Path, parameters: Option<&str>) -> Result<[Took; 2]> {
     conn.query_row("PRAGMA wal_autocheckpoint=0", [], |_| Ok(()))?;
     let mut took = [Took::default(); 2];
     for ((_, sql), took) in STEPS.iter().zip(&mut took) {
-        // The dropped table comes before the rows in the file, so VACUUM moves each row.
+        // In the file, the dropped table lies before the rows, so VACUUM moves each row.
         conn.execute_batch("DROP TABLE IF EXISTS pad")?;
         let start = Instant::now();
         conn.execute_batch(sql)?;

@@ -1,8 +1,8 @@
 //! The measurements of SQLite/PPL (Oh et al., PVLDB 8(12), 2015): its tables 3 to 6 and figures 6 to 8.
 //!
-//! The paper's traces were never published. The workloads here are generated so that they have the counts
-//! of the paper's table 3. Our version of table 3 shows how close they come. Each workload runs on a list
-//! of configurations, without those whose engine this build lacks.
+//! The paper's traces were never published. The workloads here are generated so that they have the counts of
+//! the paper's table 3. Our version of table 3 shows how close they come. Each workload runs on a list of
+//! configurations. The list leaves out engines that this build lacks.
 
 mod app;
 mod apps;

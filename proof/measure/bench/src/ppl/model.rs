@@ -1,5 +1,5 @@
-//! A model of the database that the generated statements build. The generator of the statements draws their
-//! values from this model.
+//! A model of the database to which the generated statements lead. The values in the statements come from
+//! this model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl Model {
         &mut self.rng
     }
 
-    /// At random, lets the application turn to another subject. The generator calls this between
+    /// With a certain probability, moves the application to another subject. The generator calls this between
     /// transactions.
     pub fn turn(&mut self) {
         if self.rng.chance(STAY) {
@@ -75,7 +75,8 @@ impl Model {
         self.recent(table, u64::MAX)
     }
 
-    /// Returns the conversation, page or person with which the application is busy now. It is one of `among`.
+    /// Returns the number of the conversation, page or person with which the application is busy now, from 1
+    /// to `among`.
     pub fn subject(&self, among: u64) -> Value {
         Value::Integer((self.subject % among.max(1)).cast_signed() + 1)
     }

@@ -14,8 +14,8 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// Under this name, `PRAGMA duralite` shows how many pages the engine has rolled forward. The next constant
-/// is the name of the time that this took.
+/// The name in `PRAGMA duralite` of the number of pages that the engine has rolled forward. The next constant
+/// is the name of the time in nanoseconds that this took.
 const ROLLED_PAGES: &str = "pages_rolled";
 const ROLL_NS: &str = "roll_forward_ns";
 

@@ -11,8 +11,8 @@ use rusqlite::{Connection, OpenFlags, params_from_iter};
 use super::config::Config;
 use super::generate::{Statement, Workload};
 
-/// The database with which each run of a workload starts, as the bytes of two files: one for rollback journals, one
-/// for WAL.
+/// The database with which each run of a workload starts, as the content of a file. There are two versions, one for
+/// rollback journals and one for WAL.
 pub struct Template {
     rollback: Vec<u8>,
     wal: Vec<u8>,

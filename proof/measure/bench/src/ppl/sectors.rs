@@ -10,8 +10,9 @@ use super::timing::{ROUNDS, flash_note, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Measures figure 7: how the run time depends on the size of log sectors, with files on this disk and on the paper's
-/// flash. Returns no table if this build lacks `ppl`, the engine that has sectors.
+/// Measures figure 7: how the run time depends on the size of log sectors, with files on this disk. Also calculates
+/// the times for the flash device of the paper. Returns no table if this build lacks `ppl`, the engine that has
+/// sectors.
 ///
 /// # Errors
 /// An error of SQLite.

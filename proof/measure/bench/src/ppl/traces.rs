@@ -28,8 +28,7 @@ const COLUMNS: [&str; 13] = [
     "database MB",
 ];
 
-/// Makes table 3. For each workload it has a row with the workload's own counts, and below it a row with the
-/// paper's.
+/// Makes table 3. Each workload has two rows: its own counts, and below them the paper's.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -93,8 +93,8 @@ pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
 
 struct Sqlite {
     uri: String,
-    /// A connection that stays open while others work. It prevents the others from deleting the log, which
-    /// the last connection to close would do.
+    /// A connection that stays open while others work. Without it, the last of the others would delete the
+    /// log when it closes.
     _kept: Mutex<Connection>,
 }
 

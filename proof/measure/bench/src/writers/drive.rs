@@ -41,8 +41,8 @@ pub(super) struct Share {
     /// The number of commits before the time was over. Later commits do not count as throughput, because by
     /// then the other writers have stopped.
     in_time: u64,
-    /// The processor time in seconds that the writer's process had used when the writer began, and the same
-    /// when the writer ended.
+    /// The processor time in seconds that the writer's process had used when the writer began, and when it
+    /// ended.
     cpu: (f64, f64),
     /// The time of each transaction from its first BEGIN to the COMMIT that succeeded. Each number counts
     /// the times in one bucket.

@@ -27,10 +27,10 @@ use works::{Place, Work};
 
 pub use drive::{WORKER, writer};
 
-/// Most cases are measured with each of these numbers of writers. The next constant is for the other cases.
+/// A measurement has at most this many rounds.
 const ROUNDS: usize = 3;
-/// The numbers of writers for cases that are measured with many numbers. The next constant has the numbers
-/// for cases that are measured with only a few.
+/// The numbers of writers for a series with many points. The next constant has the numbers for a short
+/// series.
 const EVERY: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const SOME: [usize; 3] = [1, 8, 32];
 /// The columns after those that describe the case.
@@ -64,7 +64,7 @@ fn cases(what: &str, work: Work, holds: &[u64], writers: &[usize]) -> Vec<Case> 
 }
 
 /// The runs of one mode, and the runs with which they are compared: stock SQLite, and the same engine with
-/// one writer at a time. They come from the same rounds.
+/// one writer at a time. All are from the same rounds.
 struct Figures<'a> {
     own: &'a [Outcome],
     stock: &'a [Outcome],
@@ -98,7 +98,8 @@ struct Measurement {
     /// The heading of [`Case::what`].
     what: &'static str,
     note: &'static str,
-    /// Whether transactions begin with a plain BEGIN, which takes no lock, on stock SQLite too.
+    /// Whether to use the modes in which transactions begin with a plain BEGIN, which takes no lock. One of
+    /// these modes is on stock SQLite.
     begins_plain: bool,
     cases: Vec<Case>,
 }

@@ -21,7 +21,7 @@ pub(super) enum Work {
     Own { reads: u64, updates: u64 },
     /// Inserts random keys into a table that has this many rows when a run begins.
     Keys { rows: i64 },
-    /// Inserts at the right edge of a table.
+    /// Appends rows at the end of a table.
     Append { autoincrement: bool },
     /// Puts a task into a queue at one end, or takes a task from the other end.
     Queue,
@@ -30,8 +30,8 @@ pub(super) enum Work {
     /// A transaction places an order, makes a payment, or asks for a stock level. With `spread`, each row of
     /// a warehouse or a district has a leaf page of its own.
     Orders { warehouses: i64, spread: bool },
-    /// Each writer first reads a row, and then either updates that row or inserts the next one. [`Place`]
-    /// says which, and where the row is.
+    /// Each writer first reads a row, and then either updates that row or inserts the next one. The [`Place`]
+    /// decides between the two, and says where the row is.
     Turns(Place),
 }
 

@@ -1,4 +1,5 @@
-//! Transactions on one table: on rows that belong to one writer, on random keys, and at the right edge.
+//! Transactions on one table. They use rows that belong to one writer, or random keys, or append at the end
+//! of the table.
 
 use serde::{Deserialize, Serialize};
 
@@ -87,7 +88,7 @@ impl Workload for Keys {
     }
 }
 
-/// The workload that appends at the right edge.
+/// The workload that appends at the end of a table.
 pub(super) struct Append {
     pub(super) autoincrement: bool,
 }
