@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A crash that a medium will simulate, and the image that it leaves.
+/// A crash that a medium will simulate, and the image that the crash leaves.
 #[derive(Debug, Default)]
 pub struct DueCrash(Mutex<State>);
 

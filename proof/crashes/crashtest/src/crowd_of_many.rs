@@ -31,8 +31,8 @@ use crate::workload::{Bounds, under_hook};
 /// For each area, a number of transactions.
 type Counts = [u32; AREAS as usize];
 
-/// Runs and explores workloads of several threads, on every processor, until the plan's number of crash
-/// states were recovered.
+/// Runs and explores workloads of several threads, on every processor, until `plan.states` crash states have
+/// been recovered.
 ///
 /// # Errors
 /// The outer error says why the test could not run. The inner error is a state that breaks a promise.

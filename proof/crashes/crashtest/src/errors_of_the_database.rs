@@ -140,9 +140,9 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
     }
 }
 
-/// Makes the syncs fail that should make the guard in the database's header durable, before the first commit
-/// to the log. Programs then see a guard in the database file that is not on the disk. No connection may rely
-/// on that guard for its next transaction.
+/// Before the first commit to the log, Duralite syncs the guard in the database's header. This function makes
+/// such syncs fail. Programs then see a guard in the database file that is not on the disk. No connection may
+/// rely on that guard for its next transaction.
 fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool, concurrent: bool) {
     register().unwrap();
     let setup = plain(engine, concurrent);

@@ -30,8 +30,7 @@ pub struct Violation {
     pub seed: u64,
     /// The crash came before the event with this number.
     pub position: usize,
-    /// The numbers of the last transactions that the workload had begun, and that were acknowledged, before
-    /// the crash.
+    /// The last transaction begun before the crash, and the last one acknowledged before it.
     pub bounds: Bounds,
     /// The state, with paths relative to the stage's root directory.
     pub contents: Contents,

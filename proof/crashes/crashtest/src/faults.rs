@@ -199,8 +199,8 @@ fn one(
 }
 
 /// Simulates a power failure at some time after the fault, and recovers. If the recovered database is wrong,
-/// returns a description, the numbers of the last transactions begun and acknowledged, the position of the
-/// power failure, and the state that it left.
+/// returns a description, the last transaction begun, the last one acknowledged, the position of the power
+/// failure, and the state that it left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,

@@ -96,7 +96,7 @@ impl fmt::Display for LyingTally {
     }
 }
 
-/// Repeats runs with a dropped flush until the plan's number of images were tested.
+/// Repeats runs with a dropped flush until `plan.images` images have been tested.
 ///
 /// # Errors
 /// The outer error says why the test could not run. The inner error is an image that breaks a promise.

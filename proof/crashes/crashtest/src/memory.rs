@@ -118,7 +118,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Explores runs on every processor until the plan's number of states were recovered.
+/// Explores runs on every processor until `plan.states` states have been recovered.
 ///
 /// # Errors
 /// The outer error says why the test could not run. The inner error is a state that the oracle rejects.

@@ -2,18 +2,18 @@
 //!
 //! - Memory: each line holds everything up to its last flush and fence, and any prefix of the later stores,
 //!   word by word. The processor may write a line back at any time, and a line that is flushed but not yet
-//!   fenced may or may not have reached the medium. Words of 8 bytes are atomic. Some lines are never flushed
-//!   in the whole run. They hold data that need not survive. In the model either all of these lines have
-//!   reached the medium, or none.
+//!   fenced may or may not have reached the medium. Words of 8 bytes are atomic. A run may store to some
+//!   lines that it never flushes. Their data need not survive. In the model, either all or none of these
+//!   lines have reached the medium.
 //! - Files on a device: each sector of 512 bytes holds any version since the last sync, and the file has any
-//!   size that it had since then. A place for which no version was chosen keeps its old content, or holds
-//!   zeros. If such a file is also mapped as memory, its lines are in doubt like those of memory, until they
-//!   are flushed and fenced, or the file is synced.
+//!   size that it had since then. A sector for which no version was chosen keeps its durable content, or
+//!   holds zeros if it has none. If such a file is also mapped as memory, its lines are in doubt like those
+//!   of memory, until they are flushed and fenced, or the file is synced.
 //! - A mapped database on a disk of its own ([`Model::over_disk`]): the disk decides which names exist and
 //!   how long the file is, as on a file system with direct access. The file's content counts as memory.
-//! - Names of logs: a name leads to any file to which it has led since its directory was last synced. All
-//!   other names in the database's directory belong to SQLite. They all become durable when any file with
-//!   such a name is synced, as on file systems that journal their metadata.
+//! - Names of logs: after a crash, a name points to any of the files to which it has pointed since its
+//!   directory was last synced. All other names in the database's directory belong to SQLite. They all become
+//!   durable when any file with such a name is synced, as on file systems that journal their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -89,7 +89,8 @@ const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
     "the fence behind the new block's state follows at once, before the block holds anything",
 )];
 
-/// The same for `ppl`, in the form of `EXPLAINED_OF_NVWAL`.
+/// Functions of `ppl` in which a call may be left out although no check notices. Each entry has the kind of
+/// call, the function and the reason.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -125,7 +126,8 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 11] = [
     ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
 ];
 
-/// The same for `scratchpad`, in the form of `EXPLAINED_OF_NVWAL`.
+/// Functions of `scratchpad` in which a call may be left out although no check notices. Each entry has the
+/// kind of call, the function and the reason.
 const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     (
         "fence",

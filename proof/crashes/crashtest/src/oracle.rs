@@ -79,8 +79,8 @@ pub fn assert_sound(conn: &Connection) -> Result<(), String> {
     }
 }
 
-/// Closes the last connection, and checks that no log is left. If the setup tells Duralite to keep the log at
-/// the last close, this function first asks Duralite to empty and delete the log instead.
+/// Checks that the last close of a database leaves no log. If the setup tells Duralite to keep the log, this
+/// function first asks Duralite to empty and delete the log. Then it closes the last connection.
 ///
 /// # Errors
 /// A text that says what is wrong.

@@ -109,7 +109,7 @@ impl Sink for Requests {
     }
 }
 
-/// Runs workloads on every processor and cuts their power, until the plan's number of images were recovered.
+/// Runs workloads on every processor and cuts their power, until `plan.images` images have been recovered.
 ///
 /// # Errors
 /// The outer error says why the test could not run. The inner error is an image that the oracle rejects.

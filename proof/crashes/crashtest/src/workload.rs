@@ -359,8 +359,8 @@ fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: &Rec
     Ok(total)
 }
 
-/// The numbers of the last transactions that were begun, and acknowledged, before a given event of the
-/// recording.
+/// The last transaction begun before a given event of the recording, and the last one acknowledged before
+/// that event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
     /// The state must contain all transactions up to this one.

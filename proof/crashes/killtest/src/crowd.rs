@@ -106,8 +106,8 @@ impl<'a> Crowd<'a> {
         self.plan.concurrent > 0
     }
 
-    /// Begins a new file of acknowledgements. The settings allow transactions in the old file to be lost from
-    /// now on.
+    /// Begins a new file of acknowledgements. With the plan's settings, transactions in the old file may be
+    /// lost.
     pub(crate) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }

@@ -34,8 +34,7 @@ pub enum Step {
     Strike {
         /// The indexes of the victims among the started processes.
         victims: Vec<usize>,
-        /// The delay begins when the first victim reaches this phase, or when the victim has not reached it
-        /// for some time.
+        /// The delay begins when the first victim reaches this phase, or after a time limit.
         aim: Option<Phase>,
         /// The time to wait before the kill.
         delay: Duration,

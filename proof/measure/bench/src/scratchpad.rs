@@ -14,7 +14,7 @@ use crate::workload::{Operation, Run, Session, Target, median};
 /// line with a non-temporal store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
-/// The number of rows in the table that the updates or deletes of a run leave unchanged.
+/// The number of rows that the updates or deletes of a run do not touch.
 const SPARE: u32 = 10;
 
 /// The journal modes, each with its name in the paper and its name in SQLite.

@@ -292,7 +292,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     let direct = |name, layout, block| {
         (name, waldio(&[("access", "direct"), ("layout", layout), ("device_block", block)]))
     };
-    // In these runs the logs of `waldio` were filled once before. `waldio_bytes` measures logs that grow.
+    // In these runs the logs of `waldio` have been filled once, so they do not grow. `waldio_bytes` measures logs that
+    // grow.
     let mut rows: Vec<(&str, Target, bool)> = modes(&[("access", "direct"), ("device_block", "4096")])
         .into_iter()
         .filter(|(name, ..)| !name.starts_with("waldio") && !name.contains("Group") && !name.contains("fua"))

@@ -46,8 +46,8 @@ use watch::{Atlas, Target, directory_of};
 /// The time between two scans of the files. The collector scans them repeatedly, because logs appear and
 /// disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// The collector spends about a ninth of its time on scans at most. For that, it waits after each scan, in
-/// proportion to the scan's duration.
+/// The collector spends at most about a ninth of its time on scans. To keep to that, it waits after each
+/// scan, in proportion to the scan's duration.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.

@@ -1,4 +1,4 @@
-//! A model of the database to which the generated statements lead. The values in the statements come from
+//! A model of the database that results from the generated statements. The values in the statements come from
 //! this model.
 
 use std::collections::BTreeMap;

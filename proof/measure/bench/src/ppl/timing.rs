@@ -44,8 +44,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns how many times as fast this configuration is as the one to which the paper compares: the first in `all`
-    /// that belongs to the row `of` of the paper's table.
+    /// Returns how many times as fast this configuration is as the reference, which is the first in `all` that belongs
+    /// to the row `of` of the paper's tables.
     #[must_use]
     pub fn times(&self, of: InPaper, all: &[Self]) -> String {
         let base = all.iter().find(|timing| timing.config.in_paper == of);
