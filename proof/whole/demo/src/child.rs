@@ -15,8 +15,8 @@ use crate::stock::load_duralite;
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "insert";
 
-/// The beginning of the line in which a resumed process reports what it found. After this text come the number of rows
-/// and the result of the integrity check.
+/// The first word of the line in which a resumed process reports what it found. The number of rows and the result of
+/// the integrity check follow.
 pub(crate) const FOUND: &str = "found ";
 
 #[derive(Args)]

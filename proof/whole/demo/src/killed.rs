@@ -132,7 +132,8 @@ fn follow(
         }
         Ok(())
     };
-    // A process that finds all rows in the database has none left to acknowledge.
+    // The database may already have all rows. The process then has nothing left to acknowledge, and is killed
+    // here.
     end(acknowledged)?;
     for line in lines.lines() {
         acknowledged = line?.parse().context("not an acknowledgement")?;

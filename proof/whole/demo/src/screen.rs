@@ -31,8 +31,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {rate}") {
             let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // If this write fails, the bar lacks the rate only until the library draws it again, a moment
-                // later.
+                // If this write fails, the bar lacks the rate until the library redraws it a moment later.
                 let _ = write!(out, "{}/s", grouped(state.per_sec()));
             };
             bar.set_style(style.progress_chars("##.").with_key("rate", rate));

@@ -1,5 +1,5 @@
-//! Runs the demonstration on a few rows, as a user would. `cargo build -p duralite -p duralite-cli` must have
-//! built the files that it needs beside it.
+//! Runs the demonstration on a few rows, as a user would. The demonstration needs files in its own directory.
+//! `cargo build -p duralite -p duralite-cli` must have built them.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -23,9 +23,9 @@ const MODES: [&str; 9] = [
 fn in_directory(program: &Path, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).env_remove("DURALITE_LIBRARY");
-    // The kernel refuses to run the copied program as "busy" while a process has it open for writing. If
-    // another thread has just forked, its child has inherited the descriptor through which the test wrote the
-    // copy. So the test tries again to start the program.
+    // The kernel refuses to run the copied program as "busy" while a process has it open for writing. A child
+    // that another thread has just forked may be such a process: it inherits the descriptor through which the
+    // test wrote the copy. So the test tries again.
     loop {
         match command.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
@@ -73,8 +73,8 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     command.current_dir(dir.path()).args(["--rows", "1000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // The program prints the directory of emulated memory when it has finished with the first mode. After
-    // that it starts to kill a process of the next mode.
+    // The program prints the directory of emulated memory after the first mode. In the next mode it kills a
+    // process.
     let pool = lines.find_map(|line| Some(PathBuf::from(line.split_once("--nvram-dir ")?.1))).unwrap();
     assert!(pool.is_dir() && pool.starts_with("/dev/shm"), "{}", pool.display());
     assert!(lines.any(|line| line.contains("killed in the middle")));

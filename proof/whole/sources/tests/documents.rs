@@ -133,8 +133,8 @@ fn sources() -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// Returns the name of the function whose definition begins in this line. A line may also be one of a list from which a
-/// macro makes tests. Then returns the name of the test.
+/// Returns the name of the function whose definition begins in this line. If the line is an entry in a list from which
+/// a macro makes tests, returns the name of that test.
 fn function(line: &str) -> Option<&str> {
     let after = |keyword| line.split_once(keyword).map(|(_, rest)| rest);
     let listed = Some(line.trim_start()).filter(|line| line.starts_with("inv"));
@@ -142,8 +142,8 @@ fn function(line: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// Returns the comment in a line. For a line without a comment, returns a full stop, which ends the sentence of any
-/// comment above.
+/// Returns the comment in a line. For a line without a comment, returns a full stop, because such a line ends a
+/// sentence in the comments above it.
 fn comment(line: &str) -> &str {
     line.split_once("//").map_or(".", |(_, comment)| comment.trim_start_matches(['/', '!']))
 }
@@ -214,8 +214,9 @@ fn invariants(page: &str) -> Vec<Invariant<'_>> {
     page.split("\n**").skip(1).map(|text| invariant(text).unwrap_or_else(|| panic!("{text}"))).collect()
 }
 
-/// Checks that the page on invariants has no number twice, and that it names only what exists. Also checks that the
-/// code and the tests say which invariants they keep or attack.
+/// Checks that each invariant on the page has its own number, and that every file and test that the page names exists.
+/// Also checks that the page names a test for each invariant, and a file that says in a comment that it keeps the
+/// invariant.
 #[test]
 fn the_page_on_invariants_is_true() {
     let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
@@ -261,7 +262,7 @@ fn the_page_on_invariants_is_true() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Returns the number of the invariant that is in a part of a test's name.
+/// Returns the invariant's number if this part of a test's name gives one, as `inv12` does.
 fn invariant_of(part: &str) -> Option<u32> {
     part.strip_prefix("inv")?.parse().ok()
 }

@@ -9,8 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// The largest number of lines in a file, and, in the next constant, in a function. Nobody reads a longer
-/// file or function as a whole. For files far shorter than this, `make check` already prints a reminder.
+/// The largest number of lines in a file, and the largest number in a function. Nobody reads a longer file or
+/// function as a whole. `make check` prints a reminder long before a file reaches its limit.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 
@@ -58,7 +58,8 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Skip files in the directory of a module. This test does not check whether the module declares them.
+        // Skip files in a module's directory, because this test does not check whether the module declares
+        // them.
         Some(
             !module.contains('/')
                 && !has(&program.text, format!("mod {module};"))

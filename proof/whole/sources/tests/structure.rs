@@ -127,12 +127,12 @@ fn is_separator(tokens: &[TokenTree]) -> bool {
         if one.as_char() == ':' && one.spacing() == Spacing::Joint && is_mark(two, ':'))
 }
 
-/// Returns whether this `mod` names a file, and has no braces.
+/// Returns whether this is `mod NAME;`, and not a module with a body in braces.
 fn has_no_body(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [_, TokenTree::Ident(_), end, ..] if is_mark(end, ';'))
 }
 
-/// Removes items that are only for tests, and attributes, including documentation comments.
+/// Removes attributes, including documentation comments. Also removes all items that are only for tests.
 fn without_attributes(tokens: TokenStream) -> Vec<TokenTree> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut kept = Vec::new();
@@ -175,8 +175,8 @@ fn is_for_tests(attribute: TokenStream) -> bool {
     words.first().is_some_and(|first| first == "cfg") && says("test") && !says("not")
 }
 
-/// Returns the number of tokens in the item at the beginning of these tokens, including the item's other
-/// attributes.
+/// Returns the number of tokens in the item at the beginning of these tokens. Further attributes before the
+/// item count too.
 fn len_of_item(tokens: &[TokenTree]) -> usize {
     let ends = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -278,7 +278,7 @@ fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module
     let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
     for (module, used) in uses {
         let from = folder(module);
-        // Leaves the root out, because it re-exports names and has what all modules use.
+        // Leaves out the root, because it re-exports names, and defines things that all modules use.
         let others = used.iter().map(folder).filter(|other| !other.is_empty() && *other != from);
         found.entry(from.clone()).or_default().extend(others);
     }

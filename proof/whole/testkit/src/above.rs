@@ -64,8 +64,8 @@ pass_on! {
     xUnfetch(at: sqlite3_int64, page: *mut c_void) -> c_int, SQLITE_ERROR;
 }
 
-/// The method tables, one for each version that the file below may have. SQLite looks at the version before
-/// it calls a method.
+/// The method tables, one for each version that a file of the VFS below may have. SQLite looks at the version
+/// before it calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 unsafe extern "C" fn open(
@@ -93,8 +93,8 @@ pub fn register_above() {
     static ONCE: Once = Once::new();
     crate::register();
     ONCE.call_once(|| {
-        // SAFETY: this is a copy of a registered VFS, and is never freed. `xOpen` is replaced. The other
-        // methods take no open file, and stay those of the original.
+        // SAFETY: this is a copy of a registered VFS, and is never freed. `xOpen` is replaced. The copy
+        // shares the other methods with the original VFS. These methods take no open file.
         unsafe {
             let mut vfs = *sqlite3_vfs_find(c"duralite".as_ptr());
             vfs.szOsFile += size_of::<Head>() as c_int;

@@ -55,8 +55,8 @@ impl Actor {
         Self::start(&["sql", uri])
     }
 
-    /// Starts an actor as [`Actor::sql`] does, under `strace`. `strace` writes every system call that names a
-    /// file to the file `calls`. Returns `None`, with a note, if `strace` is missing.
+    /// Starts an actor as [`Actor::sql`] does, under `strace`. `strace` writes all system calls to the file
+    /// `calls`, with the paths of the descriptors. If `strace` is missing, prints a note and returns `None`.
     #[must_use]
     pub fn traced(uri: &str, calls: &Path) -> Option<Self> {
         if Command::new("strace").arg("-V").output().is_err() {

@@ -39,9 +39,9 @@ impl Engine {
     /// The engine for tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
-    /// Returns the product's engines on which a test of all engines runs. Without the environment variable these are
-    /// all of them. With the variable, another run already covers all engines, so the test runs on one engine. That is
-    /// the named engine, or the default engine if the variable names one of the tests' own engines.
+    /// Returns the engines for a test that covers all of the product's engines. If the environment variable is not set,
+    /// returns all of them. If it is set, another run covers all engines, so returns only one. That is the named
+    /// engine, or the default engine if the variable names one of the tests' own engines.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let all = engines::ENGINES.iter().copied().map(Self);

@@ -10,20 +10,19 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of the database's header in bytes. Duralite lifts the guard by a write of only these bytes,
-/// without the guard in them. This module keeps the guard stuck by refusing exactly such writes. Writes by
+/// The size of the database's header in bytes. To lift the guard, Duralite writes the header without the
+/// guard, and nothing else. This module makes the guard stay by refusing exactly such writes. Writes by
 /// SQLite succeed, because SQLite writes whole pages. Duralite may also write only the header on SQLite's
-/// behalf. That write succeeds too, because the guard is in it.
+/// behalf. That write succeeds too, because it contains the guard.
 const HEADER_BYTES: usize = 100;
 
 /// The size of the smallest page in bytes.
 const PAGE_BYTES: usize = 512;
 
 thread_local! {
-    /// How many writes of a header without the guard this module has refused; `None` outside
-    /// [`with_stuck_guard`].
+    /// The number of refused writes of a header without the guard; `None` outside [`with_stuck_guard`].
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// How many writes of pages this module has refused; `None` outside [`without_space_for_pages`].
+    /// The number of refused writes of pages; `None` outside [`without_space_for_pages`].
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
     /// The size in bytes of each write that was made; `None` outside [`noting_writes`].
     static NOTED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
@@ -81,8 +80,8 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` while writes that lift the guard fail as on a full disk, so that the guard stays on databases
-/// that this thread closes.
+/// Runs `body`. Meanwhile, each write that would lift the guard fails as on a full disk. So the guard stays
+/// on databases that this thread closes.
 ///
 /// # Panics
 /// Panics unless `body` tried to lift the guard.

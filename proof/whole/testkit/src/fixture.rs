@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::undo_file::UndoFile;
 use crate::{Engine, SideFile, sql};
 
-/// The offsets in a database's header of the bytes that hold the guard.
+/// The bytes of a database's header that hold the guard, as a range of offsets.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
 /// The content of the bytes at `VERSIONS` while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [2, 0xd7];
@@ -163,8 +163,8 @@ fn is_shared_memory(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"-shm")
 }
 
-/// Returns the answer of the system's `sqlite3` shell, output and errors together. Returns `None`, with a
-/// note, if there is no such shell.
+/// Returns the answer of the system's `sqlite3` shell, output and errors together. If there is no such shell,
+/// prints a note and returns `None`.
 #[must_use]
 pub fn stock_shell(path: &Path, sql: &str) -> Option<String> {
     let mut shell = Command::new("sqlite3");

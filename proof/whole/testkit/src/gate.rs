@@ -47,9 +47,9 @@ impl Gate {
         std::fs::remove_file(self.file("closed")).unwrap();
     }
 
-    /// Returns the byte offsets in the log of the groups that have reached the gate since it was closed. Each
-    /// offset is there once, although the same group may arrive twice: if a leader stops, the next leader
-    /// writes that group again.
+    /// Returns the byte offsets in the log of the groups that have reached the gate since it was closed. If a
+    /// leader stops, the next leader writes its group again. The result still has that group's offset only
+    /// once.
     #[must_use]
     pub fn places(&self) -> BTreeSet<u64> {
         let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Makes numbered transactions. The content of the database shows whether it is the result of transactions 1
-//! to some number.
+//! Makes numbered transactions. From the content of the database, a test can tell whether exactly the
+//! transactions 1 to `n` are there, and what `n` is.
 
 use rusqlite::{Connection, Result, params};
 
 use crate::sql;
 
-/// One of this many transactions is so large that it does not fit into the writer's cache.
+/// If a transaction's number is a multiple of this, the transaction is too large for the writer's cache.
 const LARGE_EVERY: i64 = 50;
 const LARGE_ROWS: i64 = 60;
 
@@ -48,7 +48,7 @@ impl Ledger {
         conn.execute_batch("COMMIT")
     }
 
-    /// Asserts that the content is that of transactions 1 to some number, and returns that number.
+    /// Asserts that the content is exactly what the transactions 1 to `n` leave. Returns `n`.
     #[must_use]
     #[track_caller]
     pub fn verify(&self, conn: &Connection) -> i64 {

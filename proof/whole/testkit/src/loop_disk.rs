@@ -34,7 +34,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 impl LoopDisk {
-    /// Makes a disk of this size. Returns `None`, with a note, if this user may not make one.
+    /// Makes a disk of this size. If this user may not make one, prints a note and returns `None`.
     ///
     /// # Panics
     /// Panics if the disk cannot be made although the user is root and `DURALITE_REQUIRE_RIGS` is set.

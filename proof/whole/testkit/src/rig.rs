@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Returns whether to fail instead of skipping a rig that this machine can run.
+/// Returns whether a test must fail instead of skipping a rig. The variable `DURALITE_REQUIRE_RIGS` decides.
 #[must_use]
 pub fn require_rigs() -> bool {
     std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1")
@@ -27,7 +27,7 @@ pub struct TinyDirectory {
 }
 
 impl TinyDirectory {
-    /// Mounts a tmpfs of this size. Returns `None`, with a note, if this user may not mount one.
+    /// Mounts a tmpfs of this size. If this user may not mount one, prints a note and returns `None`.
     ///
     /// # Panics
     /// Panics if the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
@@ -75,8 +75,8 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// Mounts an overlay with these additional options (`""` for none). Returns `None`, with a note, if this
-    /// user may not mount one.
+    /// Mounts an overlay with these additional options (`""` for none). If this user may not mount one,
+    /// prints a note and returns `None`.
     ///
     /// # Panics
     /// Panics if the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.

@@ -1,6 +1,6 @@
-//! A home that keeps written pages in files of its own. Draining the home copies them to the database file.
-//! The home keeps either all pages, or everything but the header. A program that reads the database file
-//! without the home finds old content.
+//! A test engine's home: it keeps the written pages in files of its own, and copies them to the database file
+//! when it is drained. It keeps either all pages, or everything but the header. Until then, a program that
+//! reads the database file directly finds old content.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -17,12 +17,12 @@ use crate::steps::step;
 /// unit.
 const SECTOR: u64 = 512;
 
-/// The suffixes of the names of the home's two files.
+/// The two files of the home have the name of the log with these suffixes.
 const NAMES: [&str; 2] = ["-pages", "-held"];
 
 /// A home in two files. One file has the written pages, at the same offsets as in the database. The other
-/// file has one byte for each sector. This byte says whether the home holds the sector. All processes share
-/// both files, as they share a database file.
+/// file has one byte for each sector, which says whether the home holds the sector. All processes share both
+/// files, just as they share the database file.
 pub struct SideFile {
     pages: PathBuf,
     held: PathBuf,

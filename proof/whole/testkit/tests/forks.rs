@@ -78,7 +78,8 @@ fn inv15_names_of_one_database_share_one_index() {
         assert_eq!(fixture.logs().len(), 1);
         other.finish();
         one_name.close().unwrap();
-        // As with stock SQLite, the last close does not checkpoint a database whose name has been removed.
+        // As with stock SQLite, the last close does not checkpoint a database if a user has deleted the name
+        // under which it was opened.
         fixture.open("two.db").close().unwrap();
         fixture.assert_plain("two.db");
         assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());

@@ -28,7 +28,7 @@ fn acknowledged(path: &Path) -> i64 {
     bytes[..whole].rchunks(8).next().map_or(0, |last| i64::from_le_bytes(last.try_into().unwrap()))
 }
 
-/// Starts a writer and kills it, now and then while the writer is still opening the database.
+/// Starts a writer and kills it. Some writers die while they are still opening the database.
 fn kill_one(uri: &str, acknowledgements: &Path, plan: &Plan, rng: &mut Rng) {
     let every = plan.reopen_every.to_string();
     let mut writer = Actor::start(&["write", uri, acknowledgements.to_str().unwrap(), &every]);
@@ -75,12 +75,13 @@ fn chain(seed: u64, plan: &Plan) {
         if let Some(conn) = &survivor {
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             let rows = check(conn, known);
-            // The surviving process also writes, after a writer may have died in the middle of its work.
+            // The surviving process also writes, although the killed writer may have died in the middle of
+            // its work.
             Ledger::prepare(conn).unwrap().append(conn, rows + 1).unwrap();
             fs::write(&acknowledgements, (rows + 1).to_le_bytes()).unwrap();
         } else if rng.chance(3) {
-            // This process does not check in this round. The next writer runs its own recovery, and the next
-            // check comes after that.
+            // This process does not check in this round. So the next writer must recover the database itself,
+            // and a later check follows.
             continue;
         } else {
             let conn = open(&fixture, plan);

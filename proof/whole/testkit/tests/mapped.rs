@@ -129,7 +129,7 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// When Duralite no longer needs its mapping of the file, a connection without Duralite holds a lock on the
+/// Duralite no longer needs its mapping of the file, but a connection without Duralite holds a lock on the
 /// file. If Duralite closed the mapping's descriptor now, the kernel would release that lock.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
@@ -339,7 +339,7 @@ fn many_databases_leave_a_process_its_addresses() {
         let taken = addresses(path);
         assert!(taken > 0 && taken <= 64 << 20, "{taken} bytes for {}", path.display());
     }
-    // Any program may allocate memory like this.
+    // The address space must still have room for such an ordinary allocation.
     let mut memory = Vec::<u8>::new();
     memory.try_reserve_exact(1 << 30).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Tests how the first connection after a crash recovers, and what SQLite finds after that.
+//! Tests how the first connection after a crash recovers the database, and what SQLite finds after the
+//! recovery.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -27,7 +28,8 @@ fn crashed(fixture: &Fixture) -> i64 {
 
 const SUM: &str = "SELECT sum(CAST(b AS INTEGER)) FROM t";
 
-/// Returns whether this engine writes pages straight to the database file, and not through a home of its own.
+/// Returns whether this engine writes pages straight to the database file. Other engines may keep pages
+/// elsewhere.
 fn is_plain(fixture: &Fixture) -> bool {
     [Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine())
 }

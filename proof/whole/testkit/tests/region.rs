@@ -128,7 +128,7 @@ fn what_a_deleted_log_has_had_is_given_back_by_name() {
     let before = fill(&open(&fixture, "full.db"));
     let given = reclaim(fixture.log_dir(), true).unwrap();
     assert!(given[0].missing_bytes > 0 && given[0].used_bytes == 0, "{given:?}");
-    // The region was deleted, because no process uses it and it holds no log's pages.
+    // No process uses the region, and no log has pages in it. So this call has deleted the region.
     assert_eq!(region_file(&fixture), None);
     let after = fill(&open(&fixture, "full.db"));
     assert!(after > before, "{after} after {before}");
@@ -162,7 +162,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
     actor.kill();
     let other = move_away(&fixture, "moved.db");
-    // When another database is closed for the last time, no page of the region is in use.
+    // Open and close another database. After that, no page of the region is in use.
     let conn = open(&fixture, "other.db");
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -229,8 +229,8 @@ fn the_last_user_of_a_region_may_leave_while_a_log_is_made_in_it() {
     assert_eq!(region_file(&fixture), None);
 }
 
-/// Killed processes have left pages of the region allocated for this log. A rollback journal in the log can
-/// use these pages.
+/// Processes took pages of the region for this log, and were killed. A rollback journal in the log can use
+/// these pages.
 #[test]
 fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     let fixture = fixture();
@@ -243,8 +243,8 @@ fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
         assert_eq!(actor.run("BEGIN"), "");
         assert_eq!(actor.run("UPDATE t SET b = randomblob(150000)"), "");
         actor.kill();
-        // This connection rolls back the transaction of the killed process. After that the pages that it took
-        // no longer belong to its process slot.
+        // This connection rolls back the transaction of the killed process. After that, the process slot of
+        // the killed process no longer owns the pages that the process took.
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t WHERE b = zeroblob(150000)"), 1, "{round}");
         run(&conn, "UPDATE t SET a = a + 1").unwrap();
     }

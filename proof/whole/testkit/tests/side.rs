@@ -1,5 +1,5 @@
-//! Tests real SQLite on a database whose home keeps all pages, including the header, in files beside the log.
-//! They reach the database file only when the home is drained.
+//! Tests real SQLite on the test engine `side`. Its home keeps all pages, including the header, in files
+//! beside the log. The pages reach the database file only when the engine drains the home.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -26,8 +26,8 @@ fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     header
 }
 
-/// Makes a database that a killed process has left. The log is empty, and the home holds all pages. Returns
-/// the header that is in the database file.
+/// Makes a database that a killed process has left. The log is empty, and the files of the home hold all
+/// pages. Returns the header that is in the database file.
 fn held(fixture: &Fixture) -> Vec<u8> {
     let mut actor = Actor::sql(&fixture.uri(NAME, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -108,7 +108,8 @@ fn a_first_page_that_is_torn_in_the_file_is_put_right_from_what_is_held() {
     }
 }
 
-/// The copied log lies beside the copied database, which shows that the two belong together.
+/// The copied log lies beside the copied database. From this, Duralite concludes that the two belong
+/// together.
 #[test]
 fn a_copy_of_database_and_log_has_what_is_held() {
     let (from, to) = (fixture(), fixture());

@@ -1,5 +1,5 @@
-//! Tests that a connection that waits for the WRITE lock waits in Duralite's queue. It must never wait in the
-//! sleep of SQLite's busy handler.
+//! Tests that a connection waits for the WRITE lock in Duralite's queue, and never in the sleep of SQLite's
+//! busy handler.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // replaces a function of the base VFS
 

@@ -11,8 +11,8 @@ use crate::rooms::root;
 /// second has the store's format.
 const FORMATS: [&str; 2] = ["crates/format/src", "store/src/format"];
 
-/// Returns the constants of a format by name. They are in files that have the format's name in their path,
-/// and in files that belong to no format.
+/// Returns the constants of a format by name. Reads the files with the format's name in their path, and the
+/// files that the formats share.
 pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
     let all = files(&FORMATS, &["rs"]);
     let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(format));

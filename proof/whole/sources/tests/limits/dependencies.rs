@@ -29,7 +29,7 @@ pub fn unused() -> Vec<String> {
     found
 }
 
-/// Returns the sources of the crate's programs that lie outside of the crate's directory.
+/// Returns the source files of the crate's programs. Leaves out those in the crate's own directory.
 fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
     let outside = paths.filter(|path| path.starts_with("..") && path.ends_with(".rs"));
@@ -37,8 +37,8 @@ fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     outside.map(|path| super::File { path: path.to_owned(), text: read(path) }).collect()
 }
 
-/// Returns the unused dependencies of a manifest. A dependency of the product counts as used if a source of
-/// the product names it. A dependency of the tests counts as used if any source names it.
+/// Returns the unused dependencies of a manifest. An ordinary dependency counts as used if a file in
+/// `product` names it. A dependency of the tests counts as used if any file names it.
 pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();

@@ -7,7 +7,8 @@ use duralite_testkit::{Rng, connect, one, run};
 use rusqlite::Connection;
 
 fn patient(uri: &str) -> Connection {
-    // An open may fail while another process puts the guard on the database or takes it off, so try again.
+    // An open may fail while another process writes or removes the guard in the database's header, so try
+    // again.
     for _ in 0..100 {
         if let Ok(conn) = connect(uri) {
             conn.busy_timeout(Duration::from_secs(30)).unwrap();

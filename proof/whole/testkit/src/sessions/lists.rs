@@ -187,8 +187,8 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
             set_list(session, key, &text)
         }
         3..=4 => {
-            // The session always reads an even register before it writes the register, so that the order of
-            // the register's values is known.
+            // Before the session writes a register with an even number, it always reads that register. So the
+            // order of the register's values is known.
             if key.is_multiple_of(2) || session.rng.chance(2) {
                 ops.push(look(session, key)?);
             }

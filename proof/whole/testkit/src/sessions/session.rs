@@ -124,7 +124,8 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
 
 fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     let uri = plan.uri_of(number);
-    // An open may fail while another process puts the guard on the database or takes it off, so try again.
+    // An open may fail while another process writes or removes the guard in the database's header, so try
+    // again.
     let mut tries = 0;
     loop {
         match connect(&uri).and_then(|conn| set_up(&conn, rng).map(|()| conn)) {

@@ -38,8 +38,8 @@ fn newest_log(fixture: &Fixture) -> LogId {
     begin.and_then(Record::log).unwrap()
 }
 
-/// Returns whether the recorded line of logs continues without a break from this log to the database's present state.
-/// No process may have the database open.
+/// Returns whether the records in `app.db-archive` lead without a gap from this log to the database's present state. No
+/// process may have the database open.
 fn goes_on(fixture: &Fixture, log: LogId) -> bool {
     records(fixture).since(log, LineEnd::File(rest(fixture))).is_some()
 }
@@ -51,7 +51,7 @@ fn session(fixture: &Fixture, statement: &str) {
     conn.close().unwrap();
 }
 
-/// Makes a database that has an archive, and of which a log was closed. Returns the fixture and the id of that log.
+/// Makes a database with an archive and one closed log. Returns the fixture and the log's id.
 fn begun(engine: Engine) -> (Fixture, LogId) {
     let fixture = Fixture::on(engine);
     session(&fixture, "CREATE TABLE t(x, y)");
@@ -130,8 +130,8 @@ fn inv73_a_backlog_has_what_was_committed() {
                 panic!("{what}: {:?}", records(&fixture))
             };
             assert_eq!(position, 24, "{what}");
-            // When `ppl` merges the records of a page, it loses the page's versions after each single transaction
-            // before the merge. So there may be no backlog.
+            // When `ppl` merges the records of a page, the versions of the page that single transactions left are lost.
+            // So there may be no backlog.
             let is_merged = engine == Engine::PPL;
             if is_merged && !backlog {
                 continue;
@@ -145,8 +145,8 @@ fn inv73_a_backlog_has_what_was_committed() {
             let mut last = 0;
             let whole = std::fs::read(fixture.path(NAME)).unwrap();
             if starts_over {
-                // The log has started over, so the backlog lacks its first transactions, and only the database file has
-                // them. The test can compare only the final state.
+                // The log has started over. The first transactions are in the database file only, and not in the
+                // backlog. So the test can compare only the final state.
                 base.clone_from(&whole);
             }
             let (first, commits) = replay(&path, &mut base, |bytes| {
@@ -206,7 +206,7 @@ fn inv72_what_stock_sqlite_changes_breaks_the_line() {
     session(&fixture, "INSERT INTO t VALUES(1, 1)");
     assert!(!goes_on(&fixture, first));
     assert!(records(&fixture).logs().any(|record| matches!(record, Record::Begin { intact: false, .. })));
-    // A new line of logs begins with this log.
+    // The records lead to the database's present state again, but only from this log on.
     let second = newest_log(&fixture);
     session(&fixture, "INSERT INTO t VALUES(2, 2)");
     assert!(goes_on(&fixture, second) && !goes_on(&fixture, first));
@@ -244,7 +244,7 @@ fn inv72_a_copy_does_not_write_the_file_of_the_original() {
     conn.close().unwrap();
     assert_eq!(std::fs::read(path_of(&copied)).unwrap(), before);
     assert!(goes_on(&fixture, first));
-    // The original database keeps its line of logs when it is renamed, if `app.db-archive` is renamed with it.
+    // If a user renames the original database together with `app.db-archive`, its line of logs does not break.
     let moved = fixture.path("moved.db");
     std::fs::rename(&database, &moved).unwrap();
     std::fs::rename(path_of(&database), path_of(&moved)).unwrap();
@@ -292,8 +292,8 @@ fn inv72_a_record_that_cannot_be_written_costs_the_line_and_not_the_database() {
     assert_eq!(one::<i64>(&fixture.open(NAME), "SELECT count(*) FROM t"), 3);
 }
 
-/// A process dies at each step of opening, committing and closing. After each death, the recorded line of logs must
-/// lead to the database's state.
+/// In each round a process dies one step later while it opens the database, commits or closes. After each death, the
+/// recorded line of logs must lead to the database's state.
 #[test]
 fn inv72_deaths_at_any_step_leave_a_line_that_is_true() {
     let (mut kept, mut died) = (0, 0);

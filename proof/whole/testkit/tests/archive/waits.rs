@@ -25,8 +25,8 @@ fn connection(fixture: &Fixture, settings: &str) -> Actor {
     actor
 }
 
-/// Makes a database with a table. Returns a connection that keeps it open, and a follower that acts as a
-/// sidecar whose archive has all commits.
+/// Makes a database with a table. Returns a connection that keeps the database open. Also returns a follower
+/// that acts as a sidecar whose archive has all commits.
 fn begun() -> (Fixture, Actor, Follower) {
     let fixture = Fixture::new();
     let mut first = connection(&fixture, "");
@@ -91,7 +91,7 @@ fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     assert_eq!(line, "");
     assert_eq!(status(&mut first, "archive_lag_transactions"), "0");
     assert_eq!(status(&mut first, "archive_position"), transaction.position.to_string());
-    // A commit does not wait if the sidecar acknowledges its position before the commit asks for it.
+    // If the sidecar has already acknowledged the position of a commit, the commit does not wait.
     follower.set_replicated(transaction.position + 1, 0).unwrap();
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
     drop(follower);
@@ -312,7 +312,7 @@ fn inv70_what_the_archive_would_never_get_is_refused() {
     }
     let off = format!("file:{}?vfs=duralite&journal=off&{settings}", fixture.path(NAME).display());
     let mut writer = Actor::sql(&off);
-    // SQLite does not open the database, so no connection can tell the reason.
+    // SQLite does not open the database, so no connection can report the reason.
     assert!(writer.run("SELECT count(*) FROM sqlite_schema").starts_with("error"));
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use place::{Place, at_every_lock, insert};
 
-/// Tells whose answer a check looks at: `STOCK` for a process of stock SQLite, and `OURS` for a process of
-/// Duralite.
+/// The values of the argument `stock` in checks: `STOCK` if a process of stock SQLite gave the answer, and
+/// `OURS` if a process of Duralite gave it.
 const STOCK: bool = true;
 const OURS: bool = false;
 
@@ -58,8 +58,9 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
 /// its rollback journal.
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
-    // Stock SQLite writes the journal's header, one page of the journal in three parts, the journal's page
-    // count, and the page of the database. The seventh step is the deletion, before which the process dies.
+    // Stock SQLite first makes six writes: the journal's header, one page of the journal in three parts, the
+    // journal's page count, and the page of the database. The seventh step deletes the journal. The process
+    // dies just before that.
     const BEFORE_DELETION: u32 = 7;
     let deaths = AtomicU32::new(0);
     at_every_lock("", 4, |place, ours| {
@@ -110,9 +111,9 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // This statement may checkpoint the frames that stock SQLite has just written. If it does, one of
-            // the following statements may take the `-wal` for unused, although stock SQLite still has it
-            // open. That would be wrong.
+            // This statement may checkpoint the frames that stock SQLite has just written. Even then, the
+            // following statements must not take the `-wal` for unused, because stock SQLite still has it
+            // open.
             place.insert_by(ours);
             let n = place.next();
             let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));

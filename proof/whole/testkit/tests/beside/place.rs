@@ -101,8 +101,8 @@ impl Place {
         }
     }
 
-    /// Checks that `answer` is no error, or is an error that another process can cause by a lock. For stock
-    /// SQLite, the errors that the guard causes are allowed too.
+    /// Checks that `answer` is not an error, unless a lock of another process can cause that error. From
+    /// stock SQLite, the errors that the guard causes are allowed too.
     pub fn may_say(&mut self, answer: &str, stock: bool) {
         let guard = ["file is not a database", "attempt to write a readonly database"];
         let excused = !answer.starts_with("error: ")
@@ -189,8 +189,8 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// Returns the number of locks, and all errors. Makes several runs at the same time, because each run mostly
-/// waits for one process to give up on a lock of another.
+/// Returns the number of locks, and all errors. Makes several runs at the same time, because a run spends
+/// most of its time waiting for a lock that another process holds.
 fn at_each_lock(
     parameters: &str,
     rows: i64,

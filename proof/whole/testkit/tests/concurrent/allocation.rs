@@ -1,5 +1,5 @@
-//! Tests transactions that allocate and free pages at the same time. The list of free pages must stay whole (invariant
-//! 64).
+//! Tests transactions that allocate and free pages at the same time. The list of free pages must stay correct
+//! (invariant 64).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn change(conn: &Connection, own: i64, before: &Rows, rng: &mut Rng) -> Result<R
     Ok(rows)
 }
 
-/// Runs one connection's transactions. Returns how many of them were overtaken.
+/// Runs one connection's transactions. Returns how many of them failed because another transaction overtook them.
 fn work(fixture: &Fixture, mode: &str, own: i64, seed: u64) -> u64 {
     let conn = open(fixture, mode);
     conn.busy_timeout(Duration::from_secs(60)).unwrap();
@@ -120,8 +120,8 @@ fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
     }
 }
 
-/// Returns a connection that leases pages. It does so because it has allocated pages while another connection, a
-/// reader, was in a transaction. Also returns that reader, whose transaction is still open. The tables are `t` and `u`.
+/// Returns a connection that leases free pages, and a reader with an open transaction. The connection began to lease
+/// pages because it allocated some while the reader was in its transaction. The tables are `t` and `u`.
 fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     let [conn, reader] = ["on", "off"].map(|mode| open(fixture, mode));
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -137,8 +137,8 @@ fn leasing(fixture: &Fixture) -> (Connection, Connection) {
     (conn, reader)
 }
 
-/// A transaction that holds WRITE from its first write does not add free pages to the database for leases. So it leaves
-/// the database as large as stock SQLite would.
+/// A transaction that holds WRITE from its first write on does not add free pages for leases to the database. So the
+/// database does not become larger than on stock SQLite.
 #[test]
 fn inv64_only_a_transaction_that_is_validated_adds_free_pages() {
     let fixture = Fixture::new();
@@ -159,8 +159,8 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     let fixture = Fixture::new();
     let (a, _reader) = leasing(&fixture);
     let b = open(&fixture, "off");
-    // Because of this commit the leasing connection drops its cache. After that its read set has no page of the free
-    // list.
+    // This commit makes the leasing connection drop its cache. After that, the connection's read set has no page of the
+    // free list.
     run(&b, "INSERT INTO u VALUES(1)").unwrap();
     run(&a, "BEGIN").unwrap();
     run(&a, "INSERT INTO t VALUES(zeroblob(9000))").unwrap();
@@ -175,8 +175,8 @@ fn inv64_a_leased_page_that_another_one_has_taken_is_a_conflict() {
     integrity(&b);
 }
 
-/// The connection shows SQLite the free list in an order of its own. A commit does not write that order to the
-/// database, and so does not write a page that stays free.
+/// Duralite shows SQLite the free list in an order that is private to the connection. A commit does not write that
+/// order to the database. So it does not write a page that stays free.
 #[test]
 fn inv64_a_page_that_stays_free_is_not_written() {
     let fixture = Fixture::new();

@@ -1,5 +1,5 @@
-//! Tests that a transaction that writes several databases commits in all of them or in none, whichever other
-//! connections write.
+//! Tests that a transaction that writes several databases commits in all of them or in none, even if other
+//! connections write at the same time.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::{Connection, ffi};

@@ -183,7 +183,8 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=-1 WHERE k=1"), OK);
         std::thread::sleep(Duration::from_millis(120));
         grow(by, 12_000);
-        // Duralite stops this transaction at a SELECT, and not at an UPDATE, whose changes would then be incomplete.
+        // Duralite stops this transaction at a SELECT. It does not stop an UPDATE, because the changes of the UPDATE
+        // would then be incomplete.
         assert_eq!(codes(conn, "UPDATE t SET v=-1 WHERE k IN (2, 60)"), OK);
         assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
         // Duralite stops the writer only once. After that the transaction can read, and can be rolled back.
@@ -285,8 +286,8 @@ fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
             let start = Instant::now();
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=3; COMMIT");
             assert!(start.elapsed() < LONG / 2, "{mode}, {by}: {result}");
-            // The checkpoint of a concurrent connection (`by`) releases WRITE for short times. If the transaction gets
-            // WRITE at such a time, it may commit.
+            // The checkpoint of a concurrent connection (`by`) sometimes releases WRITE for a moment. If the
+            // transaction gets WRITE in such a moment, it may commit.
             let lost = if mode == "on" { OVERTAKEN } else { BUSY };
             assert!(result == lost || by == "on" && result == OK, "{mode}, {by}: {result}");
             if !a.is_autocommit() {
@@ -355,8 +356,8 @@ fn a_database_that_was_deleted_or_renamed_is_checkpointed_as_with_the_setting_of
     }
 }
 
-/// While a reader is open, a checkpoint must stop at the newest commit that the reader sees. A checkpoint after that
-/// writes the rest.
+/// While a reader is open, a checkpoint must stop at the newest commit that the reader sees. A checkpoint after the
+/// reader's end writes the rest.
 #[test]
 fn a_renamed_database_with_a_reader_is_checkpointed_in_part() {
     for mode in MODES {

@@ -1,4 +1,5 @@
-//! Tests transactions that others overtake, and transactions that others cannot overtake.
+//! Tests which transactions fail because another transaction overtakes them, and which transactions cannot be
+//! overtaken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +8,7 @@ use rusqlite::Connection;
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
-/// Pairs of transactions, of which the second commits while the first is open. Each case has a name, the
+/// Pairs of transactions. The second one commits while the first one is open. Each case has a name, the
 /// statements of the first, the statements of the second, the result code of the first one's COMMIT, and
 /// `sum(v)` after that COMMIT.
 const CASES: &[(&str, &str, &str, i32, i64)] = &[
@@ -53,9 +54,9 @@ const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("a changed pragma", "UPDATE t SET v=1 WHERE k=1", "PRAGMA user_version=7", OVERTAKEN, 0),
 ];
 
-/// Deletes the rows below 1640. The table has 260 rows, two on each leaf, and three interior pages between
-/// the root and the leaves. The deletion nearly empties the first interior page. So SQLite puts the cells of
-/// the three pages on two, and frees the third page without a write to it.
+/// Deletes the rows with an `id` below 1640. The table has 260 rows, two on each leaf, and three interior
+/// pages between the root and the leaves. The deletion nearly empties the first interior page. So SQLite
+/// moves the cells of the three interior pages to two of them, and frees the third without writing it.
 const PURGE: &str = "DELETE FROM t WHERE id < 1640";
 
 /// Makes a database with the 260 rows, and with three interior pages below the root of their table.
@@ -143,9 +144,9 @@ fn inv58_what_a_commit_of_its_own_left_in_the_cache_counts() {
     assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 0);
 }
 
-/// The transaction began when all commits were in the database file, so the log may start over while the
-/// transaction is open. Then the frames of later commits have lower numbers than those that the transaction
-/// knows.
+/// All commits were in the database file when the transaction began, so the log may start over while the
+/// transaction is open. The frames of later commits then have lower numbers than the frames that the
+/// transaction has seen.
 #[test]
 fn inv59_what_others_commit_to_a_log_that_has_started_over_counts() {
     for (k, result) in [(1, OVERTAKEN), (90, OK)] {
@@ -167,7 +168,7 @@ fn inv59_the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
     let skew = |own: u32, other: u32| {
         format!("UPDATE t SET v=1 WHERE k={own} AND (SELECT v FROM t WHERE k={other})=0")
     };
-    // The commits of a connection also leave pages in its cache.
+    // A connection's cache also holds the pages that the connection itself has committed.
     assert_eq!(codes(&a, &skew(1, 90)), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=0"), OK);
     assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 0);

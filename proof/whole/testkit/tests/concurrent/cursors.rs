@@ -5,7 +5,7 @@ use rusqlite::{Connection, Rows};
 
 use super::{MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
-/// Steps a SELECT on `k` and `v` `count` times. Appends each `v` to `values`.
+/// Fetches up to `count` rows of a SELECT of `k` and `v`. Appends each `v` to `values`.
 fn step(cursor: &mut Rows<'_>, count: usize, values: &mut Vec<i64>) {
     for _ in 0..count {
         let Some(row) = cursor.next().unwrap() else { return };
@@ -75,7 +75,7 @@ fn across_a_commit_that_was_merged_with_those_of_others() {
     assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=95"), OK);
     assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=3"), OK);
     assert_eq!(codes(&a, "COMMIT"), OK);
-    // While this cursor is open, the connection sees what it saw before, and its own writes.
+    // While this cursor is open, the connection sees its old snapshot and its own writes.
     assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=3"), 0);
     assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=95"), 1);
     let second = codes(&a, "BEGIN; UPDATE t SET v=v+5 WHERE k=3; COMMIT");
@@ -114,8 +114,8 @@ fn the_log_starts_over_under_a_cursor_that_reads_the_file() {
     }
 }
 
-/// While a SELECT stays open, SQLite keeps the database size and the free list that it has read. If a commit of this
-/// connection added free pages for others, SQLite would remove them again with its next commits.
+/// While a SELECT stays open, SQLite does not read the database size and the free list again. If Duralite added free
+/// pages in a commit of this connection, the next commits of SQLite would remove them again.
 #[test]
 fn inv64_a_commit_beside_an_open_select_adds_no_free_pages() {
     for (before, after) in [
@@ -163,8 +163,8 @@ fn inv64_after_a_commit_that_has_added_free_pages_a_shared_cache_begins_anew() {
     integrity(&first);
 }
 
-/// A transaction that does not fit into memory commits what SQLite wrote: the free list in the order that Duralite
-/// showed to SQLite, and the database size that SQLite knows.
+/// If a transaction does not fit into memory, its commit leaves the pages as SQLite wrote them. The free list then has
+/// the order that Duralite showed to SQLite, and the database has the size that SQLite knows.
 #[test]
 fn after_a_large_commit_beside_an_open_select_the_connection_writes_on() {
     for mode in MODES {

@@ -89,7 +89,7 @@ fn the_last_frame_is_not_written_home_at_the_close() {
         let (fixture, [a, b]) = with_rows(mode);
         assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=5"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=5"), OK);
-        // `a` closes last. The last frame that `a` knows has an older version of the page than the log.
+        // `a` closes last. The newest frame that `a` knows has an older version of the page than the log has.
         drop(b);
         a.close().unwrap();
         let plain = stock(&fixture.path("c.db"));

@@ -9,8 +9,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{MODES, OK, codes, open, rows, with_rows};
 
-/// The numbers of frames that SQLite passed to a connection's hook. The hook makes a checkpoint if the number
-/// is at least `checkpoints_from`.
+/// The frame counts that SQLite has passed to a connection's WAL hook. The hook makes a checkpoint if the
+/// count is at least `checkpoints_from`.
 struct Hook {
     told: Vec<c_int>,
     checkpoints_from: c_int,
@@ -30,7 +30,7 @@ unsafe extern "C" fn hook(
     }
 }
 
-/// Returns the numbers of frames that the hook receives while `work` runs.
+/// Returns the frame counts that SQLite passes to the WAL hook while `work` runs.
 fn with_hook(conn: &Connection, checkpoints_from: c_int, work: impl FnOnce()) -> Vec<c_int> {
     let mut state = Hook { told: Vec::new(), checkpoints_from };
     // SAFETY: the connection is open, and `state` outlives the hook.
@@ -137,7 +137,7 @@ fn data_version_does_not_move_with_automatic_checkpoints() {
 }
 
 /// Because of automatic checkpoints, the log and the private WAL of each connection start over again and
-/// again. So different frames of several connections have the same numbers.
+/// again. So several connections use the same frame numbers for different frames.
 #[test]
 fn frames_by_numbers_that_others_have_used_are_read_as_they_are_written() {
     for mode in MODES {

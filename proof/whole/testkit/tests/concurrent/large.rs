@@ -9,8 +9,8 @@ use rusqlite::{Connection, ffi};
 use super::savepoints::same;
 use super::{BUSY, MODES, OK, codes, on_engine, open, rows, with_rows};
 
-/// The result code of a write that has no space: the transaction's memory is full, and Duralite cannot move the
-/// transaction to the log. After this I/O error SQLite has rolled the transaction back.
+/// The result code of a write for which there is no space: the transaction's memory is full, and Duralite cannot move
+/// the transaction to the log. With this I/O error, SQLite rolls the transaction back.
 const BLOCKED: i32 = 10 | 11 << 8;
 
 /// Returns a statement that writes this many MiB to the table `big`.
@@ -24,7 +24,7 @@ fn load(megabytes: u32) -> String {
 
 const TABLE: &str = "CREATE TABLE big(i INTEGER, pad TEXT)";
 
-/// A size in MiB, twice the size at which Duralite moves a transaction from memory to the log if it can.
+/// A size in MiB. If possible, Duralite moves a transaction from memory to the log at half of this size.
 const SOME: u32 = 8;
 /// A size in MiB that is more than Duralite ever keeps in memory for a transaction.
 const TOO_MUCH: u32 = 20;
@@ -151,8 +151,8 @@ fn a_large_transaction_keeps_what_others_have_committed_before_it_took_the_lock(
     }
 }
 
-/// The transaction cannot go to the log, because others have overtaken it or hold WRITE. Even so, Duralite keeps some
-/// more of it in memory before SQLite must roll it back.
+/// The transaction cannot move to the log, because another transaction has overtaken it or holds WRITE. Duralite then
+/// keeps a larger part of it in memory, up to a limit. At the limit SQLite must roll it back.
 #[test]
 fn inv60_a_transaction_that_has_no_room_and_cannot_have_the_lock_is_rolled_back() {
     for overtaken in [false, true] {
@@ -235,8 +235,7 @@ fn a_process_that_is_killed_in_a_large_transaction_leaves_nothing_of_it() {
     }
 }
 
-/// A large transaction may be the first in a log whose frames are all in the database, and in a log that has had no
-/// commit.
+/// The first transaction after a complete checkpoint may be a large one.
 #[test]
 fn a_large_transaction_may_be_the_first_in_the_log() {
     for mode in MODES {
@@ -265,8 +264,8 @@ fn commit_that_finds_the_log_busy(mode: &str, is_in_log: bool) {
     let mut files = std::fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
     let segment = files.find(|path| path.to_string_lossy().ends_with("-shm")).unwrap();
     let segment = std::fs::OpenOptions::new().write(true).open(segment).unwrap();
-    // This word is the lock on the structure of the log. The test takes it on behalf of the other process, which has
-    // the second process slot.
+    // This word is the lock on the structure of the log. The test writes it as if the other process held the lock. That
+    // process has the second process slot.
     let lock = |word: u64| segment.write_all_at(&word.to_ne_bytes(), LOCKS_OFFSET + LOCKS_BYTES).unwrap();
     assert_eq!(codes(&conn, &format!("{TABLE}; PRAGMA wal_checkpoint; PRAGMA cache_size=-500")), OK);
     let work = if is_in_log { load(SOME) } else { "INSERT INTO big VALUES(1, 'x')".to_owned() };

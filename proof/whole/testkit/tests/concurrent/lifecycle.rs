@@ -170,9 +170,9 @@ fn a_commit_that_its_process_could_not_publish_does_not_keep_the_last_close_from
     }
 }
 
-/// After a failed sync of the database file, Duralite must write all committed pages to it again. It must leave out a
-/// transaction that a process has sealed, but could not publish before it died. The next commit replaces that
-/// transaction.
+/// After a failed sync of the database file, Duralite must write all committed pages to it again. But a process may
+/// have died after it sealed a transaction, and before it published the transaction in the wal-index. Duralite must
+/// leave out that transaction, and the next commit replaces it.
 #[test]
 fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     for engine in Engine::all() {
@@ -202,9 +202,9 @@ fn inv15_a_commit_that_its_process_could_not_publish_is_not_written_home() {
     }
 }
 
-/// A process has died in the middle of starting the log over. In the wal-index the number of frames is 0 already, but
-/// the number of frames that are in the database file is still the old one. While this connection is in a transaction,
-/// another process finishes starting the log over.
+/// A process has died while it started the log over. According to the wal-index, the log has no frames, but the count
+/// of frames in the database file is still the old one. While this connection is in a transaction, another process
+/// finishes starting the log over.
 #[test]
 fn inv15_a_start_over_that_was_cut_short_hides_no_commit_from_a_transaction() {
     let (fixture, [a, b, c]) = with_rows("on");

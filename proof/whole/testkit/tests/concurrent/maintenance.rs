@@ -1,5 +1,5 @@
-//! Tests VACUUM, backups, changes of the journal and locking modes, and the ways in which a program notices
-//! changes, while transactions run.
+//! Tests VACUUM, backups, and changes of the journal mode and the locking mode while transactions run. Also
+//! tests how a program notices that a database has changed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -215,7 +215,7 @@ fn the_database_leaves_wal_mode_and_comes_back() {
     }
 }
 
-/// A wait would not help, so SQLite does not call the busy handler.
+/// Waiting would not help, so SQLite does not call the busy handler.
 #[test]
 fn exclusive_locking_is_refused_at_once_with_a_reason() {
     static ASKED: AtomicU32 = AtomicU32::new(0);

@@ -60,7 +60,7 @@ fn program(rng: &mut Rng) -> Vec<(usize, String)> {
 
 fn outcome(conn: &Connection, sql: &str) -> Option<Outcome> {
     let outcome = Outcome::of(run(conn, sql));
-    // A log of Duralite may have another number of frames than a WAL of SQLite, so the test does not compare
+    // A log of Duralite may have more or fewer frames than a WAL of SQLite, so the test does not compare
     // these answers.
     (!sql.contains("checkpoint")).then_some(outcome)
 }

@@ -12,8 +12,8 @@ fn outcome(conn: &Connection, script: &str) -> (Vec<i32>, String) {
     (codes, format!("{:?}", dump(conn)))
 }
 
-/// Asserts that a script does in each mode what it does on stock SQLite. If the mode allows it, another
-/// connection commits changes to other pages while the script's transaction is open.
+/// Asserts that a script gives the same results in each mode as on stock SQLite, and that another connection
+/// then sees the same content.
 pub(super) fn same(script: &str) {
     let fixture = Fixture::new();
     let theirs = stock(&fixture.path("theirs.db"));

@@ -1,4 +1,5 @@
-//! Tests a transaction that reads, and begins to write after others have written.
+//! Tests a transaction that first only reads, and begins to write after other transactions have committed
+//! changes.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -25,8 +26,8 @@ fn it_goes_on_at_the_newest_commit_if_what_it_read_is_unchanged() {
     }
 }
 
-/// A program may use a connection on one thread after another, as pools of threads do. So if a connection
-/// has taken WRITE on this thread, it may give WRITE back on another thread.
+/// A program may use a connection on one thread after another, as thread pools do. So a connection that has
+/// taken WRITE on this thread may release it on another thread.
 #[test]
 fn it_waits_for_a_connection_that_took_the_lock_on_the_same_thread() {
     static WRITER: Mutex<Option<Connection>> = Mutex::new(None);
@@ -100,8 +101,8 @@ fn inv60_it_fails_at_the_write_if_an_interior_page_has_changed_that_it_read() {
     integrity(&b);
 }
 
-/// The transaction began when all commits were in the database file, so the log may start over. The
-/// transaction then continues with frames that have lower numbers than those that it has seen.
+/// All commits were in the database file when the transaction began, so the log may start over. The
+/// transaction then continues with frames that have lower numbers than the frames that it has seen.
 #[test]
 fn inv60_it_goes_on_in_a_log_that_has_started_over() {
     let (_fixture, [a, b]) = with_rows("upgrade");
@@ -138,8 +139,8 @@ fn it_waits_for_a_thread() {
         assert_eq!(codes(&b, "BEGIN IMMEDIATE; UPDATE t SET v=5 WHERE k=90"), OK);
         a.busy_timeout(LONG).unwrap();
         assert_eq!(codes(&a, READ), OK);
-        // The other thread gets the connection that holds the lock, and commits when this thread waits for
-        // the lock.
+        // On another thread, `a` waits for the lock. Meanwhile `b`, which holds the lock, commits on this
+        // thread.
         let waiting = std::thread::spawn(move || {
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=1; UPDATE t SET v=v+1 WHERE k=90; COMMIT");
             (a, result)

@@ -141,7 +141,8 @@ fn what_concurrent_transactions_come_to_is_counted() {
     assert_eq!(count_of(&one, "commits_merged"), 0);
     one.execute_batch("COMMIT").unwrap();
     assert_eq!(count_of(&one, "commits_merged"), 1);
-    // SQLite itself restarts these statements, so no other transaction overtakes them.
+    // SQLite itself runs such a single statement again if another commit comes first. So no other transaction
+    // overtakes it.
     for _ in 0..5 {
         one.execute_batch(CHANGE_ROW).unwrap();
         other.execute_batch(CHANGE_ROW).unwrap();

@@ -1,4 +1,4 @@
-//! Tests `sqlite3_file_control`, and VFSs above and below Duralite's that use it.
+//! Tests `sqlite3_file_control`, and other VFSs above and below Duralite's that use file controls.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::c_int;
@@ -70,7 +70,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
 }
 
 /// A VFS above Duralite's, such as `cksumvfs`, fills the reserved bytes when SQLite writes pages to the database file.
-/// So Duralite may not write a page there without that VFS.
+/// If Duralite wrote a page by itself, it would bypass that VFS, so it must not.
 #[test]
 fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -102,8 +102,8 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
-/// If pages have reserved bytes, only SQLite starts the log over, and Duralite does not. So no connection may wait for
-/// Duralite to start it over. Without checkpoints the log becomes full. A checkpoint then makes space.
+/// If pages have reserved bytes, only SQLite can start the log over, and Duralite cannot. So no connection may wait
+/// until Duralite does so. Without checkpoints the log becomes full. A checkpoint makes space again.
 #[test]
 fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -130,8 +130,8 @@ fn a_limited_log_of_pages_with_reserved_bytes_becomes_full_and_never_busy() {
     }
 }
 
-/// The pages of an ordinary `-wal`, too, may go to the database file only through a VFS that fills the reserved bytes.
-/// So Duralite leaves the `-wal` of stock SQLite unchanged, until SQLite closes it through that VFS.
+/// The pages in a `-wal` of stock SQLite may have reserved bytes too. Only a VFS that fills these bytes may write the
+/// pages to the database file. So Duralite leaves such a `-wal` unchanged, until SQLite closes it through that VFS.
 #[test]
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();

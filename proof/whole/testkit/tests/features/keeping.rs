@@ -105,7 +105,7 @@ fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
     [opening, commit]
 }
 
-/// Returns the path of the only log's shared memory.
+/// Returns the path of the shared memory of the only log.
 fn shared_memory(fixture: &Fixture) -> PathBuf {
     let files = fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
     let mut memory = files.filter(|path| path.as_os_str().as_encoded_bytes().ends_with(b"-shm"));
@@ -117,8 +117,8 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     const BOOT: u64 = 72;
     let fixture = Fixture::on(Engine::WALDIO);
     kept(&fixture, "k.db");
-    // Makes the log longer with each open, until it is longer than Duralite keeps at a close. Then the last
-    // close writes its pages to the database file.
+    // Each open makes the log longer, until it is longer than Duralite keeps at a close. The last close then
+    // writes the log's pages to the database file.
     let mut rows = 300;
     while flushes(&fixture, rows) == [0, 1] {
         rows += 1;

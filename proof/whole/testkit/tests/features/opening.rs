@@ -16,7 +16,7 @@ fn read_only_opens_of_a_live_database() {
     run(&conn, "DELETE FROM t WHERE a > 10").unwrap();
     assert_eq!(content(&reader).len(), 10);
     drop(conn);
-    // The database has the last writer's rows, whichever connection closes last.
+    // The database has the rows of the last writer, even if a reader closes last.
     assert_eq!(content(&reader).len(), 10);
     drop(reader);
     drop(fixture.open("r.db"));
@@ -157,8 +157,8 @@ fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
     let (select, insert) = ("SELECT a FROM t", "INSERT INTO t VALUES(2)");
     let Some(reading) = flushes("", select) else { return };
     // A process that only reads makes one flush, when it lifts the guard. A process that writes makes seven.
-    // They make durable: the new log, the directory, the guard, the commit, the pages in the database file,
-    // the header without the guard, and the end of the log.
+    // Each of them makes one of these durable: the new log, the directory, the guard, the commit, the pages
+    // in the database file, the header without the guard, and the end of the log.
     assert_eq!((reading, flushes("", insert)), (1, Some(7)));
     // Even with `on_close=keep`, Duralite does not keep a log without commits. So this process lifts the
     // guard too.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, ffi};
 use super::space::space;
 use super::status_of;
 
-/// The setting for the usual size of a log. The database has so many rows (`ROWS`) that it is ten times as large.
+/// The setting for the usual size of a log. With `ROWS` rows the database is ten times as large as that.
 const USUAL: &str = "usual_bytes=1m";
 const ROWS: u32 = 10_000;
 const USUAL_SPACE: u64 = 3 << 20;
@@ -98,8 +98,8 @@ fn inv07_a_process_killed_while_the_log_grows_leaves_all_of_its_transaction_or_n
         assert!([last, n].contains(&found), "{found} after {last} and {n}");
         last = found;
         run(&conn, "UPDATE t SET b = 'x' WHERE a = 7").unwrap();
-        // The checkpoints that follow give the memory back. The first of these may still meet the locks of the dead
-        // process.
+        // The checkpoints that follow give the memory back. The first of them may still find the locks that the dead
+        // process held.
         let mut checkpoints = 0;
         while space(&fixture, &conn) > USUAL_SPACE {
             assert!(checkpoints < 100, "{} bytes", space(&fixture, &conn));

@@ -16,8 +16,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Makes a closed database with ten rows that every user may read. Returns `None`, with a note, if this user
-/// cannot become another user.
+/// Makes a closed database with ten rows that every user may read. If this user cannot become another user,
+/// prints a note and returns `None`.
 fn place() -> Option<Fixture> {
     if !rustix::process::geteuid().is_root() {
         skip("users who may only read", "only root can become another user");

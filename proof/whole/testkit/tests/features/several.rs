@@ -47,15 +47,15 @@ fn backup_from_and_to_a_live_database() {
     let source = fixture.open("source.db");
     fill(&source, 1000);
     let before = content(&source);
-    // This backup goes from a log of Duralite into an ordinary database.
+    // This backup copies a database that has a log of Duralite to an ordinary database.
     let mut plain = stock(&fixture.path("plain.db"));
     copy(&source, &mut plain);
     assert_eq!(content(&plain), before);
     plain.close().unwrap();
     fixture.assert_plain("plain.db");
     assert_eq!(std::fs::read(fixture.path("plain.db")).unwrap()[72..92], [0; 20]);
-    // These backups go into a database of Duralite, over its old content, from an ordinary database and from
-    // another log.
+    // These backups replace the content of a database that has a log of Duralite. They copy it from an
+    // ordinary database, and from a database with another log.
     let plain = stock(&fixture.path("plain.db"));
     for from in [&plain, &source] {
         let mut target = fixture.open("target.db");

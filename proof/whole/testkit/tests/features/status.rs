@@ -121,8 +121,8 @@ fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
     let ordinary = plain.path();
     assert_eq!(guarantee_in(&ordinary, &disk), ("power-loss".to_owned(), None));
     assert_eq!(guarantee_in(&disk, &ordinary), ("power-loss".to_owned(), None));
-    // The next overlay may get this file's device and inode numbers. Duralite must not use for the overlay
-    // what it has found out about this file.
+    // A file in the next overlay may get the device and inode numbers of a file in this one. Duralite must
+    // not apply what it knows about the old file to the new one.
     drop(plain);
     let Some(overlay) = Overlay::new("volatile") else { return };
     let volatile = overlay.path();

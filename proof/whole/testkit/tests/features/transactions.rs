@@ -112,8 +112,8 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
 ];
 
-/// Statements with the numbers of their connections. The log was opened in normal mode, and no other
-/// connection exists.
+/// Statements, each with the number of the connection that runs it. The log was opened in normal mode. When
+/// connection 0 takes exclusive mode, connection 1 has not used the database yet.
 const FOR_A_WHILE: &[(usize, &str)] = &[
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),

@@ -62,7 +62,7 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     delete(&fixture.log());
     let (rows, refusal) = insert_until_refused(|row| insert_here(&conn, row));
     assert_says_so(&refusal);
-    // The first process has told the other one that the log was deleted.
+    // The first process has told the other process that the log was deleted.
     assert_says_so(&insert_there(&mut other, -1).unwrap());
     assert_says_so(&insert_here(&conn, -1).unwrap());
     // Readers can continue, including connections of this process that open now.
@@ -83,7 +83,7 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
 }
 
 /// Returns whether a checkpoint writes pages to the database file. The engine `ppl`, and the test engines
-/// with a home of their own, keep the pages in or beside the log until the log is closed.
+/// `side` and `sideundo`, keep the pages in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -137,8 +137,8 @@ fn inv01_a_log_that_was_deleted_before_its_first_commit_is_not_made_durable() {
     fixture.assert_plain("p.db");
 }
 
-/// A user who deletes a database with all its files wants none of it back. SQLite assumes this of its own
-/// files, and so does Duralite.
+/// A user who deletes a database with all its files does not want any of it back. SQLite assumes this for its
+/// own files, and Duralite for its logs.
 #[test]
 fn a_log_that_was_deleted_with_its_database_disturbs_nobody() {
     let fixture = Fixture::new();

@@ -164,8 +164,8 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// A user copies the log directory while the last connection closes the database. Duralite has already
-/// retired the copied log, but the copy has the log's name.
+/// A user copies the log directory while the last connection closes the database, so Duralite has already
+/// retired the copied log. Then the user puts the copy back under the log's name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();

@@ -16,7 +16,7 @@ fn inv02_busy_while_a_stock_connection_is_open_in_wal_mode() {
     assert_eq!(one::<i64>(&theirs, "SELECT sum(a) FROM t"), 6);
     run(&theirs, "INSERT INTO t VALUES(7)").unwrap();
     theirs.close().unwrap();
-    // Now the same connection gets the log.
+    // The program without Duralite has closed the database, so the same connection can now make a log.
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 13);
     assert!(fixture.is_guarded("s.db"));
 }

@@ -51,8 +51,8 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
 }
 
 /// `cp app.db new.db && mv new.db app.db` runs while the database is in use. Only the log has the commits,
-/// and the header of the copy names this log. So the copy must get the log, whether or not the last
-/// connection to the old file makes a checkpoint as it closes.
+/// and the header of the copy names this log. So the copy must get the log. The last connection to the old
+/// file may or may not make a checkpoint when it closes.
 #[test]
 fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     for checkpoints in [true, false] {
@@ -87,8 +87,8 @@ fn inv03_a_copy_that_replaces_a_database_in_use_has_its_log() {
     }
 }
 
-/// The database that replaces the one in use names another log, or none. So no database needs the log of the
-/// replaced one.
+/// A database replaces another one that is in use. The new database names another log, or none. So no
+/// database needs the log of the old one.
 #[test]
 fn a_database_in_use_that_another_one_replaces_leaves_no_log() {
     let fixture = Fixture::new();
@@ -143,8 +143,8 @@ fn inv03_logs_of_other_databases_are_left_alone() {
     assert_eq!(read_elsewhere(&fixture.uri("a.db", "")), "6");
 }
 
-/// The process that made the log died before the database named the log. Since then the database has received
-/// another name.
+/// A process made a log, and died before it wrote the log's id into the database's header. Since then a user
+/// has renamed the database.
 #[test]
 fn inv03_an_empty_log_of_another_name_is_deleted() {
     let fixture = Fixture::new();
@@ -152,7 +152,7 @@ fn inv03_an_empty_log_of_another_name_is_deleted() {
     run(&conn, "CREATE TABLE t(a)").unwrap();
     conn.close().unwrap();
     let unmarked = fs::read(fixture.path("before.db")).unwrap();
-    // Makes a log without commits, which the database names.
+    // Makes a log without commits. The database names this log.
     let uri = fixture.uri("before.db", "");
     let mut actor = Actor::sql(&uri);
     assert_eq!(actor.run("PRAGMA user_version"), "0");

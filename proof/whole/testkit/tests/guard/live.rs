@@ -126,14 +126,14 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
         assert!(fixture.logs().is_empty());
         let conn = stock(&fixture.path("m.db"));
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
-        // The mode is the one that SQLite has reported.
+        // The database file has the journal mode that SQLite has reported.
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
     }
 }
 
 /// In exclusive locking mode SQLite keeps EXCLUSIVE, and does not tell the VFS that the journal mode is about
-/// to change. The connection that leaves WAL mode has a cache that is older than the last commit of another
-/// connection.
+/// to change. Here a connection leaves WAL mode with an outdated cache, because another connection has
+/// committed since.
 #[test]
 fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     for (engine, settings) in
@@ -243,7 +243,7 @@ fn inv01_the_guard_stays_as_long_as_the_file_lacks_what_the_log_holds() {
     }
 }
 
-/// The database has a log, but this connection did not get EXCLUSIVE, so it has never opened the WAL in that
+/// The database has a log. But this connection did not get EXCLUSIVE, so it has never opened the WAL in the
 /// log.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {

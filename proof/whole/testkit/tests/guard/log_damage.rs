@@ -165,14 +165,13 @@ fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
         let fixture = Fixture::new();
         abandoned(&fixture, "d.db");
         let mut bytes = fs::read(fixture.path("d.db")).unwrap();
-        // The test overwrites bytes, and does not change the size that a checkpoint gave the database.
+        // Overwrite only bytes that exist, so that the file keeps its size.
         bytes[from..to].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + 3) as u8);
         let good = fs::read(fixture.path("d.db")).unwrap();
         fs::write(fixture.path("d.db"), &bytes).unwrap();
         if Engine::under_test() == Engine::PPL && from < 100 {
-            // A crash during a merge cannot leave a first page like this, because then a slot of the log
-            // would have the page's image. So the page was damaged in another way, and Duralite must report
-            // that.
+            // If a merge had torn the first page in a crash, a slot of the log would have the page's image.
+            // No slot has it, so something else damaged the page, and Duralite must report that.
             assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
             fs::write(fixture.path("d.db"), &good).unwrap();
         }

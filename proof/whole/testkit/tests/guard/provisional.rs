@@ -55,7 +55,7 @@ fn assert_goes_on(fixture: &Fixture, name: &str) {
     assert_eq!(fixture.logs(), Vec::<std::path::PathBuf>::new());
 }
 
-/// Another connection may write page 1 in a checkpoint at the same time.
+/// While this connection makes the guard durable, another connection may write page 1 in a checkpoint.
 #[test]
 fn inv01_a_guard_that_is_made_durable_before_a_commit_changes_no_other_byte_of_page_1() {
     for engine in Engine::all() {
@@ -117,9 +117,8 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn the log. If there was certainly none, Duralite continues with the same
-/// log. To make a new log it would need EXCLUSIVE, and a second connection that opens at the same time would
-/// prevent that.
+/// Only a power loss can have torn the log. If there has been none, Duralite continues with the same log. A
+/// new log would need EXCLUSIVE, and a second connection that opens at the same time would prevent that.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -159,9 +158,9 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
             ("without its second sector", &|log| zero(log, 512, 512)),
             ("without its slots", &|log| zero(log, 4096, 8192)),
         ];
-        // After a power loss a log in memory has either all of its lines or none. Duralite names the log only
-        // after all of its cache lines are written back, and in emulated memory no line is ever written back.
-        // So a log with only some of its lines is damaged, and Duralite keeps it.
+        // After a power loss a log in memory has either all of its cache lines or none. This is because
+        // Duralite names the log only after it has written back all lines, and emulated memory writes back no
+        // line. So a log with only some of its lines is damaged, and Duralite keeps it.
         let few = [0, 1, 2, 5];
         let possible = |at: &usize| engine == Engine::WALDIO || few.contains(at);
         for (_, (what, damage)) in damages.into_iter().enumerate().filter(|(at, _)| possible(at)) {
@@ -248,8 +247,8 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
-/// The log still exists, which is not so in the test above. A journal has restored a header without the
-/// guard. After that, SQLite must not open the WAL in this log.
+/// A journal has restored a header without the guard, as in the test above. But here the log still exists.
+/// SQLite must not open the WAL in this log.
 #[test]
 fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {

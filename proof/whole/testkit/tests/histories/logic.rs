@@ -41,7 +41,8 @@ impl Order {
             assert_eq!(own.next(), None, "two sessions wrote one transaction of the log");
             self.position = transaction.position;
         }
-        // `pin` refuses while the log is about to start over. Then the next call of `take` moves the pin.
+        // While the log is about to start over, `pin` leaves the pin where it is. The next call of `take`
+        // then moves it.
         let _ = follower.pin(self.position).unwrap();
         self.position > before
     }

@@ -26,7 +26,7 @@ use duralite_testkit::{Actor, Fixture, Reads, SessionPlan, Work, for_seeds};
 
 const NAME: &str = "shared.db";
 
-/// The sessions on a database, and what they do.
+/// The URI parameters. Each session uses one entry, and the next session the next entry.
 #[derive(Clone, Copy)]
 struct Case {
     /// The URI parameters. The sessions use the entries in turn.

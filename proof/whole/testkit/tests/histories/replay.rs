@@ -9,8 +9,8 @@ use duralite_histories::Fate;
 use duralite_testkit::{Did, answer};
 use rusqlite::Connection;
 
-/// Runs all transactions on `conn`, whose database must have the content from before the first of them.
-/// `order` has the session of each transaction in the log.
+/// Runs all transactions on `conn`. Its database must have the content from before the first transaction.
+/// `order` gives the session of each transaction in the log.
 pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), String> {
     let (log, others) = places(dids, order)?;
     let mut open = others;
@@ -143,7 +143,8 @@ mod tests {
             with(&[did(2, (6, 7), &seen(answer))]).unwrap();
         }
         with(&[did(2, (6, 7), &seen(two)), did(2, (8, 9), &seen(three))]).unwrap();
-        // A reader's state must not be older than one that another reader or a writer has seen before.
+        // A reader must not see a state that is too old for the transactions that ended before it began. Nor
+        // may it see one that includes a transaction that began after it had ended.
         assert!(with(&[did(2, (6, 7), &seen(three)), did(3, (8, 9), &seen(two))]).is_err());
         assert!(with(&[did(2, (21, 22), &seen(one))]).unwrap_err().contains("at no moment from 1 to 2"));
         assert!(with(&[did(2, (2, 3), &seen(three))]).is_err());

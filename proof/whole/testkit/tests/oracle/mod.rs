@@ -9,8 +9,8 @@ use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
-/// The number of histories on the engine that the tests run first. The other engines share most of the code,
-/// so they run fewer histories. The next constant is their number.
+/// The number of histories on `nvwal`, and the number on each other engine. The other engines share most of
+/// the code, so they run fewer histories.
 const SEEDS: u64 = 16;
 const SEEDS_OF_OTHERS: u64 = 8;
 
@@ -25,8 +25,8 @@ fn settings(rng: &mut Rng) -> String {
     let sync = rng.pick(&["lazy", "eager", "checksum"]);
     let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
 
-    // By default the logs of `ppl` have a limit, and how much fits depends on the engine. So the test sets a
-    // high limit.
+    // By default a log of `ppl` has a limit, and the limit decides which transactions fit. Stock SQLite has
+    // no such limit, so the test sets a high one.
     let own = if Engine::under_test() == Engine::PPL {
         format!("&log_limit=1g{}", rng.pick(OWN))
     } else {
@@ -61,9 +61,9 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     for _ in 0..STATEMENTS {
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
-            // This statement may leave WAL mode. Stock SQLite then deletes its `-wal` file, but Duralite
-            // keeps the log as long as an idle connection may have its rollback journals there. Because of
-            // this difference the test skips the statement.
+            // This statement may leave WAL mode. Stock SQLite then deletes its `-wal` file. But Duralite
+            // keeps the log while an idle connection may still use it for rollback journals. Because of this
+            // difference the test skips the statement.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),

@@ -46,7 +46,7 @@ impl<'a> Pair<'a> {
     /// Runs a statement on both connections of a pair and compares the answers.
     pub fn run(&mut self, connection: usize, sql: &str) {
         // With `ppl`, SQLite on Duralite cannot map the database file. If stock SQLite mapped its own file,
-        // it would cache and spill other pages than SQLite on Duralite. So the test maps neither file.
+        // the two would cache and spill different pages. So the test maps neither file.
         let maps = Engine::under_test() != Engine::PPL || !sql.starts_with("PRAGMA mmap_size");
         let sql = if maps { sql } else { "PRAGMA mmap_size=0" };
         let both = &self.connections[connection];

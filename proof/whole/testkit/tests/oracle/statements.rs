@@ -4,7 +4,8 @@ use duralite_testkit::Rng;
 
 pub const TABLES: u64 = 4;
 
-/// Returns a statement that creates a table if it does not exist. Most statements use one of these tables.
+/// Returns a statement that creates a table if it does not exist. The other statements mostly use the tables
+/// that this function creates.
 pub fn create(table: u64) -> String {
     let rest = if table == 3 { ", PRIMARY KEY(a)) WITHOUT ROWID" } else { ")" };
     let kind = if table == 3 { "" } else { " PRIMARY KEY" };

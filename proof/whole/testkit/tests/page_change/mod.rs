@@ -19,8 +19,8 @@ struct Sum {
     changes: usize,
     bytes: usize,
     plain: usize,
-    /// The number of bytes with `encode_rearranged`, which examines a page more closely only if its cells
-    /// were rearranged.
+    /// The total size in bytes of the changes that `encode_rearranged` encoded. That function examines a page
+    /// more closely only if the page's cells were rearranged.
     rearranged: usize,
     kinds: [usize; 4],
 }
@@ -115,8 +115,8 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
 /// leaf. A transaction that changes more pages has split one.
 const PAGES_WITHOUT_SPLIT: usize = 2;
 
-/// Prints the numbers. It runs with `cargo test --release -p duralite-testkit --test all -- --ignored
-/// --nocapture page_change::figures`.
+/// Prints the sizes and the times. To run it: `cargo test --release -p duralite-testkit --test all --
+/// --ignored --nocapture page_change::figures`.
 #[test]
 #[ignore = "prints figures"]
 fn figures() {

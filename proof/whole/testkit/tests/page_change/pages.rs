@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use duralite_testkit::Rng;
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-/// A page before and after a transaction. If SQLite has allocated the page in the transaction, the page
-/// before is all zeros.
+/// A page before and after a transaction. If the transaction allocated the page, `old` is all zeros.
 pub struct Change {
     pub old: Vec<u8>,
     pub new: Vec<u8>,

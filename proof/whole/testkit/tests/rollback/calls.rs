@@ -9,11 +9,12 @@ use super::{MODES, NAME, make};
 
 const ROUNDS: usize = 10;
 
-/// The number of calls, by kind of call and by what follows the database's name in the file's name.
+/// The number of calls. The key is the name of the call, and what the file's name adds to the database's
+/// name.
 type Calls = BTreeMap<(String, String), usize>;
 
-/// Counts the calls of `ROUNDS` transactions that read, and as many that write, after all files
-/// exist.
+/// Counts the calls of `ROUNDS` transactions that read and `ROUNDS` transactions that write. All files exist
+/// before the count begins.
 fn calls(fixture: &Fixture, uri: &str, mode: &str) -> Option<Calls> {
     make(fixture);
     let trace = fixture.path("trace");
@@ -51,7 +52,7 @@ fn of_stock(mode: &str) -> Option<Calls> {
     calls(&fixture, &format!("file:{}", fixture.path(NAME).display()), mode)
 }
 
-/// An engine that keeps no rollback journals does not look for one.
+/// If an engine keeps no rollback journals, Duralite does not look for one.
 #[test]
 fn an_engine_without_rollback_journals_costs_no_call_more() {
     for mode in MODES {
@@ -72,7 +73,7 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
 fn a_transaction_costs_sqlites_locks_and_what_is_done_to_the_database() {
     for mode in MODES {
         let Some(theirs) = of_stock(mode) else { return };
-        // Leave out the test engine `sideundo`, whose home reads its own files in each operation.
+        // Leave out the test engine `sideundo`, which reads files of its own in each operation.
         for engine in
             Engine::keeping_rollback_journals().into_iter().filter(|engine| engine.name() != "sideundo")
         {

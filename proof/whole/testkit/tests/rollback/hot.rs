@@ -47,8 +47,8 @@ fn check(found: i64, committed: bool) {
     assert!(found == AFTER || !committed && found == BEFORE, "{found} bytes, committed: {committed}");
 }
 
-/// Lets a process die at each step of the transaction, until one survives. After each death `recover`
-/// recovers the database, and returns its content.
+/// Runs the transaction again and again. In each run the process dies one step later, until it survives.
+/// After each run `recover` recovers the database, and returns its content.
 fn each_step(recover: impl Fn(&Fixture, &str, u64) -> i64) {
     each(|fixture, mode| {
         for step in 1..STEPS {
@@ -151,7 +151,7 @@ fn inv21_a_recovery_that_dies_is_repeated() {
     });
 }
 
-/// A connection that was idle while another process died recovers the database at once.
+/// A connection that was idle when another process died recovers the database at its next statement.
 #[test]
 fn inv21_a_connection_that_was_there_rolls_back() {
     each(|fixture, mode| {

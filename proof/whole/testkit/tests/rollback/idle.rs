@@ -7,8 +7,8 @@ use rusqlite::ffi;
 
 use super::{NAME, each, make, open};
 
-/// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and it does
-/// not see a journal that is in a log.
+/// An idle connection of stock SQLite holds no lock. Its cache may be outdated, and it does not see a journal
+/// in a log.
 #[test]
 fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard() {
     each(|fixture, mode| {
@@ -91,8 +91,8 @@ fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
     });
 }
 
-/// An idle connection of Duralite that has a log attached blocks nothing that SQLite allows. Here the page
-/// size and the mode change, so the database needs another log.
+/// An idle connection of Duralite may have a log attached. It must still block nothing that SQLite allows.
+/// Here another connection changes the page size and the journal mode, so the database needs another log.
 #[test]
 fn an_idle_connection_of_ours_follows_to_another_log() {
     each(|fixture, mode| {

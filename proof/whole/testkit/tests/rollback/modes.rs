@@ -109,8 +109,8 @@ fn the_same_log_goes_on_in_wal_mode_and_another_connection_follows() {
     });
 }
 
-/// All pages of a WAL, and of the log that holds it, have the same size. But pages in a rollback journal may
-/// have another size than those of the log.
+/// All pages of a WAL, and of the log that holds it, have the same size. But the pages in a rollback journal
+/// may be larger or smaller than those of the log.
 #[test]
 fn vacuum_changes_the_page_size_and_the_wal_follows() {
     each(|fixture, mode| {
@@ -160,8 +160,8 @@ fn exclusive_locking_mode_comes_and_goes() {
     });
 }
 
-/// When the first transaction began, the database had no page yet. So SQLite's journal is a file of the base
-/// VFS, and SQLite keeps it open.
+/// When the first transaction began, the database had no page yet. So SQLite's journal is an ordinary file,
+/// which the base VFS has opened. SQLite keeps that file open.
 #[test]
 fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_second_transaction_on() {
     each(|fixture, mode| {
@@ -239,7 +239,7 @@ fn strict_takes_rollback_journals_that_a_log_keeps() {
     });
 }
 
-/// SQLite must not drop its cache, because nothing has gone wrong.
+/// These rollbacks are no errors, so SQLite must keep its cache.
 #[test]
 fn a_first_transaction_that_is_rolled_back_leaves_nothing_and_no_error() {
     each(|fixture, mode| {

@@ -124,7 +124,8 @@ fn inv21_playing_back_a_journal_in_part_is_what_sqlite_does() {
             match part {
                 0 => {}
                 1..7 => journal.truncate(rng.below(whole.len() as u64 + 1) as usize),
-                // Change a byte of the numbers in the first header, or a byte anywhere.
+                // Parts 7 to 9 change a byte of the page count in the first header. The others flip a bit
+                // anywhere.
                 7..10 => {
                     let at = 8 + rng.below(4.min(journal.len() as u64 - 8)) as usize;
                     journal[at] = rng.below(256) as u8;

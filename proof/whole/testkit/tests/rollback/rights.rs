@@ -1,5 +1,4 @@
-//! Tests what a user may do who has only the right to read the database. Each test starts a process of such a
-//! user.
+//! Tests what a user who may only read the database can do. Each test starts a process as such a user.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -90,15 +90,15 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     panic!("it never lived");
 }
 
-/// Stock SQLite also leaves a super-journal behind if it dies before the journal of a database names it.
-/// Duralite must not leave more of them.
+/// Stock SQLite leaves a super-journal behind if it dies before the journal of a database names it. Duralite
+/// must not leave more super-journals than stock SQLite.
 #[test]
 fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
         let most = die_at_each_step(theirs, Engine::NVWAL, mode);
         for engine in Engine::keeping_rollback_journals() {
-            // In this test a home makes no difference, and each step costs a process. So for the engine with
-            // a home, the test runs in one mode only.
+            // The home of `sideundo` makes no difference in this test, and each step costs a process. So the
+            // test runs this engine in one mode only.
             if engine.name() == "sideundo" && mode != "DELETE" {
                 continue;
             }
@@ -197,9 +197,9 @@ fn inv03_copies_renames_and_deletions_under_the_guard() {
     });
 }
 
-/// A copy of the database file replaces it. The copy names the log, and Duralite opens the copy only with
-/// that log. If the engine's home may have written pages to the old file that the copy lacks, Duralite
-/// refuses the copy.
+/// A copy of the database file replaces the original. The copy names the log, and Duralite opens the copy
+/// only with that log. But the engine may have written pages to the old file after the copy was made. Then
+/// Duralite refuses the copy.
 #[test]
 fn inv03_a_copy_that_replaces_the_database_under_the_guard_has_its_log_or_is_refused() {
     each(|fixture, mode| {

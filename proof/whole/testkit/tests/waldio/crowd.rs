@@ -60,9 +60,9 @@ fn sixteen_writers_share_fairly_and_are_never_busy() {
     }
 }
 
-/// Checks that all commits that are sealed during one flush share the next flush. A gate holds the first
-/// flush up. `start` prepares the commits, all on one database with one row. `insert` runs one of the
-/// commits, and `end` waits until that commit is acknowledged.
+/// Checks that all commits that are sealed during one flush share the next flush. A gate delays the first
+/// flush. `start` prepares the writers, `insert` lets one of them begin its commit, and `end` waits until
+/// that commit is acknowledged.
 fn share_the_next_flush<T>(
     fixture: &Fixture,
     start: impl Fn(&Gate) -> Vec<T>,

@@ -100,9 +100,9 @@ fn stock_wal_wakes_the_file_systems_journal() {
     assert!(bytes > 20 * 12_000, "only {bytes} bytes: the rig does not see the journal");
 }
 
-/// Stock SQLite, with which the measurements compare, has to sync as the SQLite of distributions does: by
-/// `fdatasync`. With `fsync` each commit would also commit the log's changed modification time to the file
-/// system's journal, with another flush.
+/// The measurements compare Duralite with stock SQLite, which must sync with `fdatasync` as the builds of
+/// distributions do. With `fsync`, each commit would also write the log's new modification time to the file
+/// system's journal, which takes another flush.
 #[test]
 fn stock_wal_is_overwritten_without_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
@@ -117,7 +117,8 @@ fn stock_wal_is_overwritten_without_the_file_systems_journal() {
     disk.settle();
     let before = disk.counts().flushes;
     for _ in 0..20 {
-        // In this time the file system's clock advances, so the log gets another modification time.
+        // During this sleep the file system's clock advances, so the next insert changes the log's
+        // modification time.
         std::thread::sleep(std::time::Duration::from_millis(12));
         insert(&conn).unwrap();
     }

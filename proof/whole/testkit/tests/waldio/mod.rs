@@ -1,4 +1,4 @@
-//! Tests the promises that `waldio` makes beyond those of every engine.
+//! Tests what only `waldio` promises, beyond the promises of all engines.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod crowd;
