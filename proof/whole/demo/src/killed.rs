@@ -132,8 +132,7 @@ fn follow(
         }
         Ok(())
     };
-    // The database may already have all rows. The process then has nothing left to acknowledge, and is killed
-    // here.
+    // The database may already have all rows. The process then acknowledges nothing, so this call kills it.
     end(acknowledged)?;
     for line in lines.lines() {
         acknowledged = line?.parse().context("not an acknowledgement")?;

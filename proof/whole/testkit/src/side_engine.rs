@@ -1,8 +1,8 @@
-//! Engines for tests. They are `nvwal` with more files beside the log:
+//! Test engines. They are `nvwal` with more files beside the log:
 //!
-//! - `side` has a home that keeps all pages, including the header, in files of its own. Draining the home
-//!   copies them to the database file. Until then, a program that bypasses the home finds the database file
-//!   as it was when the guard was put on.
+//! - `side` has a *home*: files of its own that keep all pages, including the header. When the engine drains
+//!   the home, it copies the pages to the database file. Until then, the database file stays as it was when
+//!   it received the guard.
 //! - `undo` keeps rollback journals.
 //! - `sideundo` does both.
 //!

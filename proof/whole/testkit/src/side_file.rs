@@ -17,7 +17,7 @@ use crate::steps::step;
 /// unit.
 const SECTOR: u64 = 512;
 
-/// The two files of the home have the name of the log with these suffixes.
+/// The names of the two files end in these suffixes.
 const NAMES: [&str; 2] = ["-pages", "-held"];
 
 /// A home in two files. One file has the written pages, at the same offsets as in the database. The other

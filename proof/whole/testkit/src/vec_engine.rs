@@ -1,5 +1,5 @@
-//! An engine for tests that keeps frames in a `Vec`. It does what the interface between the product and an
-//! engine requires, and no more.
+//! A test engine that keeps frames in a `Vec`. It does what the interface between the product and an engine
+//! requires, and no more.
 //!
 //! The file of a log only says which database the log belongs to. The frames are in the memory of the process
 //! that made the log. This process finds them by the log's id. The engine refuses other processes, and the

@@ -45,10 +45,10 @@ pub struct SessionPlan {
     pub transactions: u64,
     /// The number of keys that all sessions use.
     pub keys: u64,
+    /// The distance between neighbouring keys. The rows between them are noise.
+    pub spread: u64,
     /// Additional URI parameters. Each session uses one entry of this list, and the next session the next
     /// entry.
-    pub spread: u64,
-    /// More URI parameters, as a list. The sessions take the entries of the list in turn.
     pub settings: Vec<String>,
 }
 

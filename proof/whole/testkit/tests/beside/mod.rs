@@ -1,5 +1,5 @@
-//! Lets stock SQLite run at each moment at which a process of Duralite has released a lock or is about to
-//! take a lock (invariants 1, 2, 7).
+//! Lets stock SQLite run at each moment at which a process of Duralite is about to take or release a lock
+//! (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod place;

@@ -50,8 +50,8 @@ pub fn judged(seed: u64, history: Vec<Tx>, last: &Last) -> (Counts, Judged) {
     Judged::by(verdict, |counts| counts.committed as u64)
 }
 
-/// Returns an error unless one order of the transactions explains everything that they saw. This includes
-/// what transactions saw that did not commit.
+/// Returns an error unless one order of the transactions explains everything that they saw. Aborted
+/// transactions count too: the order must also explain what they saw.
 pub fn verdict(mut history: Vec<Tx>, last: &Last) -> Result<Counts, String> {
     let count = |fate| history.iter().filter(|tx| tx.fate == fate).count();
     let counts = Counts {

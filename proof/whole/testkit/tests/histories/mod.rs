@@ -6,10 +6,11 @@
 //!
 //! With `TESTKIT_CONCURRENT_SECONDS` each test runs for that many seconds, with one seed after another. With
 //! `TESTKIT_CONCURRENT_TRANSACTIONS` each test runs until it has judged that many transactions that committed. Each
-//! seed has a database of its own, and the judge looks at the history of each database by itself. So the judge holds
-//! only one history in memory, and its time grows with the number of transactions. `TESTKIT_CONCURRENT_SETTINGS`
-//! replaces the settings of the sessions: `a=1&b=2;c=3` means two settings, which the sessions use in turn.
-//! `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
+//! seed has a database of its own, and the judge looks at one database at a time. So only one history is in memory, and
+//! a longer run takes proportionally longer to judge.
+//!
+//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions. `a=1&b=2;c=3` means two settings, and half of
+//! the sessions use each. `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;
@@ -26,10 +27,10 @@ use duralite_testkit::{Actor, Fixture, Reads, SessionPlan, Work, for_seeds};
 
 const NAME: &str = "shared.db";
 
-/// The URI parameters. Each session uses one entry, and the next session the next entry.
+/// The sessions on a database, and what they do.
 #[derive(Clone, Copy)]
 struct Case {
-    /// The URI parameters. The sessions use the entries in turn.
+    /// The URI parameters. Each session uses one entry, and the next session the next entry.
     settings: &'static [&'static str],
     processes: u64,
     /// The number of sessions of a process.

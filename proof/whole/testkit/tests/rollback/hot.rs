@@ -81,8 +81,8 @@ fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() 
     });
 }
 
-/// In exclusive locking mode SQLite keeps the journal of the first transaction open. Only from the second
-/// transaction on is the journal in the log.
+/// In exclusive locking mode SQLite keeps the journal of the first transaction open. From the second
+/// transaction on, the journal is in the log.
 #[test]
 fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
     each(|fixture, mode| {

@@ -52,9 +52,9 @@ fn super_journals(fixture: &Fixture) -> usize {
     entries.filter(|entry| is_one(entry.as_ref().unwrap().file_name().to_str().unwrap())).count()
 }
 
-/// Runs one transaction over both databases, in a process that dies at each of the transaction's steps in
-/// turn. After each death, opens both databases, each with its own connection, in varying order. Returns the
-/// total number of super-journals that are left.
+/// Runs a transaction over both databases many times. In each run the process dies at another step. After
+/// each death, opens both databases with one connection each, in varying order. Returns the total number of
+/// super-journals that are left.
 fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     let (mut last, mut left) = (false, 0);
     for step in 1..STEPS {
