@@ -53,8 +53,8 @@ impl Scene {
         self.databases().join(format!("{name}.db"))
     }
 
-    /// Returns lines of text that name the file systems of the databases and of emulated memory, because the
-    /// measurements depend on them.
+    /// Returns lines of text that name two file systems, that of the databases and that of emulated memory.
+    /// The measurements depend on them.
     pub(crate) fn places(&self) -> String {
         let file_system = file_system(self.databases());
         let mut text = format!("Databases: {} ({file_system}).", shown(self.databases()));

@@ -41,8 +41,8 @@ pub(crate) fn load_duralite() -> Result<()> {
 #[allow(unsafe_code)]
 fn load(library: &Path) -> Result<()> {
     let conn = Connection::open_in_memory()?;
-    // SAFETY: the library is an SQLite extension that was built with this program or that the user named. While
-    // extensions may be loaded, no foreign SQL runs on this connection.
+    // SAFETY: the library is an SQLite extension that was built with this program or that the user named. This
+    // connection runs no other SQL while it allows extensions.
     let loaded = unsafe {
         conn.load_extension_enable()?;
         conn.load_extension(library, None::<&str>)

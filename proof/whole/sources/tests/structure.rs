@@ -285,7 +285,7 @@ fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module
     found
 }
 
-/// The crates that still have cycles of folders that use each other.
+/// The crates in which folders still use each other in cycles.
 const WITH_CIRCLES_OF_FOLDERS: [&str; 1] = ["store/bench"];
 
 /// Returns the cycles among the files of the crate with this root, in the form of [`circles_among`]. If there

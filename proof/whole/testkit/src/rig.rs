@@ -14,7 +14,7 @@ pub fn require_rigs() -> bool {
 /// Says that a test skips a rig, and why.
 ///
 /// # Panics
-/// Panics if this user is root, who could run the rig, and `DURALITE_REQUIRE_RIGS` is set.
+/// Panics if `DURALITE_REQUIRE_RIGS` is set and this user is root, because root can run every rig.
 pub fn skip(what: &str, why: &str) {
     eprintln!("skipped: {what}: {why}");
     let root = rustix::process::geteuid().is_root();

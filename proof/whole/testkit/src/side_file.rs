@@ -1,6 +1,6 @@
 //! A test engine's home: it keeps the written pages in files of its own, and copies them to the database file
-//! when it is drained. It keeps either all pages, or everything but the header. Until then, a program that
-//! reads the database file directly finds old content.
+//! when it is drained. Until it is drained, a program that reads the database file directly finds old
+//! content. The home keeps either all pages, or everything but the header.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};

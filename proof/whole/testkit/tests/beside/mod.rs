@@ -54,8 +54,8 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
     });
 }
 
-/// Stock SQLite leaves WAL mode and returns to it. While it returns, its process dies before it has deleted
-/// its rollback journal.
+/// Stock SQLite leaves WAL mode, and begins to return to it. Its process dies just before it deletes the
+/// rollback journal.
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     // Stock SQLite first makes six writes: the journal's header, one page of the journal in three parts, the

@@ -264,7 +264,7 @@ fn a_log_without_room_refuses_as_with_the_setting_off() {
     assert_eq!(full, [full[0]; 3]);
 }
 
-/// A checkpoint has WRITE, and waits for the end of a transaction that itself waits for WRITE.
+/// A checkpoint holds WRITE, and waits for the end of a transaction. The transaction waits for WRITE.
 #[test]
 fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
     const LONG: Duration = Duration::from_secs(20);

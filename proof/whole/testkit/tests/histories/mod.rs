@@ -9,8 +9,9 @@
 //! seed has a database of its own, and the judge looks at one database at a time. So only one history is in memory, and
 //! a longer run takes proportionally longer to judge.
 //!
-//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions. `a=1&b=2;c=3` means two settings, and half of
-//! the sessions use each. `DURALITE_SEED` repeats a run, as far as the scheduling of threads allows.
+//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions. `a=1&b=2;c=3` means two settings: sessions with
+//! even numbers use the first, and sessions with odd numbers the second. `DURALITE_SEED` repeats a run, as far as the
+//! scheduling of threads allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;

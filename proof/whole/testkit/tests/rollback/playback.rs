@@ -85,7 +85,7 @@ fn hot(dir: &Path, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
     (fs::read(&path).unwrap(), fs::read(dir.join("hot.db-journal")).unwrap())
 }
 
-/// Returns the database as SQLite leaves it.
+/// Lets SQLite roll the database back. Returns the result.
 fn by_sqlite(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     let path = dir.join("theirs.db");
     fs::write(&path, database).unwrap();
@@ -97,7 +97,7 @@ fn by_sqlite(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// Returns the database as Duralite leaves it without SQLite, under the guard.
+/// Lets Duralite roll the guarded database back without SQLite. Returns the result without the guard.
 fn by_us(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     let path = dir.join("ours.db");
     let mut guarded = database.to_vec();
@@ -124,8 +124,7 @@ fn inv21_playing_back_a_journal_in_part_is_what_sqlite_does() {
             match part {
                 0 => {}
                 1..7 => journal.truncate(rng.below(whole.len() as u64 + 1) as usize),
-                // Parts 7 to 9 change a byte of the page count in the first header. The others flip a bit
-                // anywhere.
+                // Parts 7 to 9 change a byte of the page count in the first header. Parts 10 and 11 flip any bit.
                 7..10 => {
                     let at = 8 + rng.below(4.min(journal.len() as u64 - 8)) as usize;
                     journal[at] = rng.below(256) as u8;
