@@ -68,12 +68,13 @@ impl Chain {
         self.objects.get(self.objects.partition_point(|object| object.max <= txid))
     }
 
-    /// Of the objects that continue the state `txid`, returns the one that ends first. If several objects end there,
-    /// returns the one on the lowest level. If `least` is given, considers only objects that reach transaction `least`.
-    pub fn following(&self, txid: u64, least: Option<u64>) -> Option<&Object> {
-        let least = least.unwrap_or(0).max(txid + 1);
+    /// Returns the object that leads from the state `txid` to a later state, and ends first. If several objects end
+    /// there, returns the one on the lowest level. If `or` is given, the database may be in any state from `txid` to
+    /// `or`, or from `or` to `txid`. The object then leads from all of them to one state, which is none before them.
+    pub fn following(&self, txid: u64, or: Option<u64>) -> Option<&Object> {
+        let (earlier, least) = or.map_or((txid, txid + 1), |or| (or.min(txid), or.max(txid)));
         let from = self.objects.partition_point(|object| object.max < least);
-        let follows = |object: &&Object| !object.is_snapshot() && object.min <= txid + 1;
+        let follows = |object: &&Object| !object.is_snapshot() && object.min <= earlier + 1;
         self.objects[from..].iter().filter(follows).min_by_key(|object| (object.max, object.level))
     }
 
@@ -190,6 +191,18 @@ mod tests {
         assert_eq!(ranges(&chain, 10), [(9, 1, 8), (0, 9, 9), (0, 10, 10)]);
         assert_eq!(ranges(&chain, 6), [(9, 1, 5), (0, 6, 6)]);
         assert!(chain.missing().is_empty());
+    }
+
+    #[test]
+    fn an_object_that_follows_two_states_leads_on_from_the_earlier_one() {
+        let chain = chain(&[(0, 6, 6), (0, 7, 8), (0, 9, 9), (1, 6, 9), (0, 10, 10), (2, 6, 12)]);
+        let following = |txid, or| chain.following(txid, or).map(|object| (object.min, object.max));
+        assert_eq!(following(5, None), Some((6, 6)));
+        assert_eq!(following(8, None), Some((9, 9)));
+        // A step from 5 to 8 was cut short, or a move from 8 back to 5.
+        assert_eq!((following(5, Some(8)), following(8, Some(5))), (Some((6, 9)), Some((6, 9))));
+        assert_eq!((following(9, Some(5)), following(9, Some(8))), (Some((6, 9)), Some((9, 9))));
+        assert_eq!((following(10, Some(5)), following(10, Some(4))), (Some((6, 12)), None));
     }
 
     #[test]

@@ -89,10 +89,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns the object that leads from the state `txid` to the nearest later state. If `least` is given, considers
-    /// only objects that reach transaction `least`.
-    pub fn step_after(&self, txid: u64, least: Option<u64>) -> Option<Step> {
-        let object = *self.chain.following(txid, least)?;
+    /// Returns the object that leads from the state `txid`, or from all states between `txid` and `or`, to the nearest
+    /// later state ([`Chain::following`]).
+    pub fn step_after(&self, txid: u64, or: Option<u64>) -> Option<Step> {
+        let object = *self.chain.following(txid, or)?;
         Some(Step { key: self.replica.key(&object), object, generation: self.generation })
     }
 

@@ -78,14 +78,14 @@ impl Settled {
         self.lineage.plan(&self.archive, target).await
     }
 
-    /// Returns what a copy has to apply next. The copy is in the state after transaction `txid` of `generation`. If
-    /// `applying` is given, the copy may already have applied an object that ends with that later transaction, in whole
-    /// or in part. The next step then reaches at least that transaction.
+    /// Returns what a copy needs next, if the copy is in the state after `txid` of `generation`. If a crash has cut
+    /// short a step or a move, the copy may be in any state between `txid` and `applying`. The next step then leads
+    /// on from all of them.
     #[must_use]
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;
         let Some(at) = links.iter().position(|link| link.generation == generation) else { return Next::Base };
-        if links[at].limit.is_some_and(|limit| applying.unwrap_or(txid) >= limit) {
+        if links[at].limit.is_some_and(|limit| applying.unwrap_or(txid).max(txid) >= limit) {
             return Next::Base;
         }
         if let Some(step) = links[at].step_after(txid, applying) {

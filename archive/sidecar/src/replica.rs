@@ -41,8 +41,26 @@ struct State {
     generation: Option<Generation>,
     /// The last transaction of the copy. If `applying` is set, the copy may have later transactions.
     txid: u64,
-    /// If a change of the copy is in progress, the last transaction after this change. The copy may have it already.
+    /// The last transaction that the copy may have, while this code applies an object or moves the copy, and after a
+    /// crash or an error has cut that short. The copy is in a state from `txid` to this one. If those states are of
+    /// two generations, this is [`ANY`].
     applying: Option<u64>,
+}
+
+/// A transaction that no object reaches, so none leads on, and the copy needs a new base.
+const ANY: u64 = u64::MAX;
+
+impl State {
+    /// Returns what is known of the copy while it goes to the state after transaction `target` of `generation`. A step or
+    /// a move may have been cut short before, and may be cut short again. So the result covers every state in which the
+    /// copy may be already.
+    fn going_to(self, generation: Option<Generation>, target: u64) -> Self {
+        if generation != self.generation {
+            return Self { applying: Some(ANY), ..self };
+        }
+        let applying = self.applying.unwrap_or(self.txid).max(target);
+        Self { txid: self.txid.min(target), applying: Some(applying), ..self }
+    }
 }
 
 /// A local copy.
@@ -170,9 +188,8 @@ impl Replica {
         let (page_size, pages) = (restored.page_size, restored.pages);
         self.check_page_size(page_size)?;
         let from = File::open(restored.path())?;
-        // A crash may leave the copy in the state before or after the move. So the file beside the copy has to name
-        // both states.
-        self.remember(State { applying: Some(restored.txid), ..self.state })?;
+        // After a crash the copy may be the database before or after the move.
+        self.remember(self.state.going_to(restored.generation, restored.txid))?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
@@ -210,7 +227,7 @@ impl Replica {
         let mut decoder = Decoder::new(content)?;
         let (page_size, pages) = (decoder.header().page_size, decoder.header().commit);
         self.check_page_size(page_size)?;
-        self.remember(State { applying: Some(step.object.max), ..self.state })?;
+        self.remember(self.state.going_to(step.generation, step.object.max))?;
         let transaction =
             self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let mut page = vec![0; page_size as usize];

@@ -107,8 +107,8 @@ pub fn seldom(limits: Limits) -> Scenario {
 pub fn days(limits: Limits) -> Scenario {
     let of_day = Plan { ms_each: 43_200_000, uploads_base: true, uploads_snapshot: true, ..Plan::of(3) };
     let plan = Plan { compacts: true, ..of_day };
-    let two_days = Duration::from_secs(86_400);
-    let policy = Policy { keep: two_days, transactions: two_days };
+    let day = Duration::from_secs(86_400);
+    let policy = Policy { keep: day, transactions: day };
     let mut scenario = scenario(vec![first(plan), standby(of_day), pruner(policy, 2)], limits);
     scenario.kept = 2;
     scenario
