@@ -20,13 +20,13 @@ use super::records::{Line, Start};
 
 /// An object below this size, in bytes, is uploaded with one request. A larger object is uploaded in parts, and the
 /// first parts have this size.
-const PART: usize = 16 << 20;
+const PART: usize = 8 << 20;
 
-/// The first `EQUAL` parts have [`PART`] bytes each. These are 15 GiB in total, enough for most objects. After that,
+/// The first `EQUAL` parts have [`PART`] bytes each. These are 19 GiB in total, enough for most objects. After that,
 /// the size grows by [`PART`] bytes after every `GROWING` parts. So the 10,000 parts that S3 allows are enough for an
 /// object of 5 TiB, which S3 allows too.
-const EQUAL: usize = 1000;
-const GROWING: usize = 125;
+const EQUAL: usize = 2500;
+const GROWING: usize = 43;
 
 /// Returns the size in bytes of the part that comes after `parts` other parts. Only one part at a time is in memory.
 const fn part_bytes(parts: usize) -> usize {

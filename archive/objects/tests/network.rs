@@ -400,16 +400,16 @@ async fn small_objects_are_fetched_more_at_a_time_than_large_ones() {
         primary.upload(file(txid, txid, txid as i64), txid, txid, txid as i64).await.unwrap();
     }
     assert_eq!(most_reads("small").await, 16);
-    // A snapshot of ten megabytes that cannot be compressed comes in pieces.
-    let header = Header { page_size: 65_536, commit: 160, ..header(1, 101, 101) };
+    // A snapshot of seven megabytes that cannot be compressed comes in two pieces.
+    let header = Header { page_size: 65_536, commit: 112, ..header(1, 101, 101) };
     let mut encoder = Encoder::new(Vec::new(), header).unwrap();
     let (mut random, mut page) = (fastrand::Rng::with_seed(1), vec![0; 65_536]);
-    for number in 1..=160 {
+    for number in 1..=112 {
         random.fill(&mut page);
         encoder.page(number, &page).unwrap();
     }
     let snapshot = Bytes::from(encoder.finish().unwrap().0);
-    assert!(snapshot.len() > 10 << 20, "{}", snapshot.len());
+    assert!(snapshot.len() > 6 << 20, "{}", snapshot.len());
     primary.upload_snapshot(stream::iter([Ok(snapshot)]), 101, 101).await.unwrap();
     assert_eq!(most_reads("large").await, 2);
 }
@@ -645,9 +645,9 @@ async fn inv74_a_snapshot_under_a_clock_that_is_behind_makes_nothing_old() {
 
 const MIB: usize = 1 << 20;
 
-/// Returns pieces of 16 MiB each. All pieces share the same bytes, so together they take the memory of one.
+/// Returns pieces of 8 MiB each. All pieces share the same bytes, so together they take the memory of one.
 fn pieces(number: usize) -> impl Iterator<Item = std::result::Result<Bytes, ArchiveError>> {
-    let piece = Bytes::from(vec![0; 16 * MIB]);
+    let piece = Bytes::from(vec![0; 8 * MIB]);
     (0..number).map(move |_| Ok(piece.clone()))
 }
 
@@ -656,15 +656,15 @@ async fn the_largest_object_of_s3_has_no_more_parts_than_s3_allows() {
     let setup = setup();
     let primary = setup.primary().await;
     // The parts of a 1 GiB object all have the smallest size, so that each takes little memory.
-    primary.upload_snapshot(stream::iter(pieces(64)), 2, 5).await.unwrap();
-    assert_eq!(std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap()), [16 * MIB; 64]);
+    primary.upload_snapshot(stream::iter(pieces(128)), 2, 5).await.unwrap();
+    assert_eq!(std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap()), [8 * MIB; 128]);
     // This object has 5 TiB.
-    primary.upload_snapshot(stream::iter(pieces(5 << 16)), 3, 6).await.unwrap();
+    primary.upload_snapshot(stream::iter(pieces(5 << 17)), 3, 6).await.unwrap();
     let parts = std::mem::take(&mut *setup.store.parts.bytes.lock().unwrap());
     assert_eq!(parts.iter().sum::<usize>(), 5 << 40);
     assert!(parts.len() <= 10_000, "{}", parts.len());
-    assert!(parts[..1000].iter().all(|part| *part == 16 * MIB));
-    assert!(parts.iter().all(|part| *part <= 1200 * MIB));
+    assert!(parts[..2500].iter().all(|part| *part == 8 * MIB));
+    assert!(parts.iter().all(|part| *part <= 1400 * MIB));
     assert_eq!(setup.store.parts.completed.load(Ordering::Relaxed), 2);
     assert_eq!(setup.store.parts.aborted.load(Ordering::Relaxed), 0);
 }
