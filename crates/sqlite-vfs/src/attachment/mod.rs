@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duralite_format::LogId;
 use duralite_locks::Table;
@@ -105,6 +105,10 @@ enum Access {
     Outside(Arc<Outside>),
 }
 
+/// The age up to which a provisional guard may be lifted without a sync. A younger guard is hardly ever on the disk: the
+/// kernel writes a changed page after some 30 seconds, or if memory is short, or for somebody who calls `sync`.
+const BRIEF: Duration = Duration::from_secs(1);
+
 /// A log in use. The log is detached when the last connection drops its reference.
 pub struct Attachment {
     key: Key,
@@ -142,6 +146,8 @@ pub struct Attachment {
     /// of the segment's clock.
     saved_ns: AtomicU64,
     maintenance: OnceLock<Arc<Maintenance>>,
+    /// The time at which this process put on the provisional guard of this log; unset if it did not.
+    guarded_at: OnceLock<Instant>,
     in_force: Mutex<Settings>,
     /// The value that [`Attachment::flush_interval`] returns.
     flush_interval: Option<Duration>,
@@ -206,12 +212,23 @@ impl Attachment {
             looked_ns: AtomicU64::default(),
             saved_ns: AtomicU64::default(),
             maintenance: OnceLock::new(),
+            guarded_at: OnceLock::new(),
             flush_interval: settings.flush_interval(log.engine()),
             log: Mutex::new(log),
             in_force: Mutex::new(settings.clone()),
         });
         *place = Arc::downgrade(&new);
         Ok(new)
+    }
+
+    /// Notes that this process has put on the provisional guard of this log, not before `at`.
+    pub fn set_guarded_at(&self, at: Instant) {
+        self.guarded_at.get_or_init(|| at);
+    }
+
+    /// Returns whether this process put on the provisional guard less than [`BRIEF`] ago.
+    pub fn was_guarded_just_now(&self) -> bool {
+        self.guarded_at.get().is_some_and(|at| at.elapsed() < BRIEF)
     }
 
     /// Returns the log.

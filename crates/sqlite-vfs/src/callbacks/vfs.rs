@@ -179,6 +179,7 @@ unsafe fn open_journal(
     registration.kept_with_journal(path).iter().try_for_each(|db| guard::lift_for_journal(db))?;
     registration.check_journal(path)?;
     let Some(db) = registration.database_of_journal(name) else { return Ok(false) };
+    guard::sync_lifted(&db)?;
     match journal::open(&db, flags)? {
         journal::Opened::Base => return Ok(false),
         journal::Opened::Here => {}

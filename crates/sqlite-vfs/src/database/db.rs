@@ -91,6 +91,8 @@ struct Mode {
     saw_rollback_guard: AtomicBool,
     /// Whether a sync has failed, so that it is not known whether the guard is on disk.
     header_in_doubt: AtomicBool,
+    /// Whether this connection has lifted a guard without a sync, and has opened no rollback journal since.
+    owes_sync: AtomicBool,
 }
 
 /// The log that serves a database, and how this connection uses it.
@@ -802,6 +804,16 @@ impl Db {
 
     pub fn header_is_in_doubt(&self) -> bool {
         self.mode.header_in_doubt.load(Ordering::Relaxed)
+    }
+
+    /// Notes that this connection lifts a guard without a sync.
+    pub fn owe_sync(&self) {
+        self.mode.owes_sync.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether this connection has lifted a guard without a sync. The caller syncs the header now.
+    pub fn pay_sync(&self) -> bool {
+        self.mode.owes_sync.swap(false, Ordering::Relaxed)
     }
 }
 

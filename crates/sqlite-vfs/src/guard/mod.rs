@@ -27,4 +27,4 @@ mod waits;
 
 pub use closing::{delete_wal, lift_for_journal, lift_kept, unlock};
 pub use opening::{has_wal, lock, open_wal};
-pub use states::Guard;
+pub use states::{Guard, sync_lifted};

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use duralite_format::LogId;
 use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, LOG_ID, VERSIONS};
@@ -150,6 +151,7 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
     let mut log = make_log(db, placement, &settings, &identity, plain.page_bytes)?;
     let masked = plain.masked(&log);
     line::begin(db, alone, log.id(), intact);
+    let at = Instant::now();
     let guarded = if log.is_provisional() {
         put(db, &masked, &[WHOLE])
     } else {
@@ -167,7 +169,9 @@ pub fn raise(db: &Db, alone: &Alone<'_>, placement: &LogPlacement) -> Result<Rai
     let (id, is_provisional) = (log.id(), log.is_provisional());
     let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
     raised.set_guard_kind(Some(plain.kind));
-    if !is_provisional {
+    if is_provisional {
+        raised.set_guarded_at(at);
+    } else {
         raised.home_synced(raised.home_writes());
         raised.confirm_guard();
     }
@@ -409,7 +413,15 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if let Some(versions) = versions {
         header[VERSIONS].copy_from_slice(&versions);
     }
-    let lifted = write_header(db, &header);
+    let lifted = if is_provisional && attachment.was_guarded_just_now() {
+        // The disk has hardly seen this guard, so a program that only reads need not wait for a flush. If the disk
+        // has the guard all the same, and the power fails before the disk gets this header, the guard comes back.
+        // It names no log that anybody needs, and the next connection takes it off (`forget`).
+        db.owe_sync();
+        put(db, &header, &[WHOLE])
+    } else {
+        write_header(db, &header)
+    };
     if lifted.is_ok() {
         line::rest(db, alone, log.id(), log.page_bytes(), log.position() == 0);
     }
@@ -491,6 +503,16 @@ fn compare(
         }
     }
     Ok(Comparison::Same { versions })
+}
+
+/// Makes durable a header from which this connection has lifted the guard without a sync. SQLite is about to open a
+/// rollback journal. If the disk still had the guard after a power loss, stock SQLite could not play the journal back.
+pub fn sync_lifted(db: &Db) -> Result<(), Failure> {
+    if !db.pay_sync() {
+        return Ok(());
+    }
+    let (header, _) = db.raw_header()?;
+    write_header(db, &header)
 }
 
 /// The whole header.

@@ -181,6 +181,37 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
     }
 }
 
+/// A process that reads for a moment lifts the guard without a flush. So the power may fail when the disk has
+/// the guard, but not yet the header without the guard. By then stock SQLite may have committed in a `-wal`.
+#[test]
+fn inv01_a_guard_that_a_power_loss_brings_back_hides_no_commit_of_stock_sqlite() {
+    for engine in [Engine::WALDIO, Engine::NVWAL] {
+        let fixture = Fixture::on(engine);
+        read_and_killed(&fixture, "p.db");
+        let guarded = header(&fixture.path("p.db"));
+        let reader = fixture.open("p.db");
+        assert_eq!(one::<i64>(&reader, "SELECT sum(a) FROM t"), 6);
+        reader.close().unwrap();
+        fixture.assert_plain("p.db");
+        let writer = stock(&fixture.path("p.db"));
+        run(&writer, "INSERT INTO t VALUES(4)").unwrap();
+        for file in ["", "-wal"] {
+            let from = fixture.path(&format!("p.db{file}"));
+            std::fs::copy(from, fixture.path(&format!("lost.db{file}"))).unwrap();
+        }
+        drop(writer);
+        let lost = OpenOptions::new().write(true).open(fixture.path("lost.db")).unwrap();
+        lost.write_all_at(&guarded, 0).unwrap();
+        assert_eq!(is_provisional(&fixture, "lost.db"), Some(true));
+        let conn = fixture.open("lost.db");
+        assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 10);
+        run(&conn, "INSERT INTO t VALUES(5)").unwrap();
+        conn.close().unwrap();
+        fixture.assert_plain("lost.db");
+        assert_eq!(one::<i64>(&stock(&fixture.path("lost.db")), "SELECT sum(a) FROM t"), 15);
+    }
+}
+
 /// The settings of this reader lead to another log directory, so it does not find the log that a writer uses.
 /// It must not read the database without that log.
 #[test]
