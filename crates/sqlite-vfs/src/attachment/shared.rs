@@ -73,13 +73,14 @@ impl Attachment {
         self.segment.store(GUARD_CONFIRMED, 1);
     }
 
-    /// Returns how often a sync of the database file has failed, in any process. The count begins again at 0
-    /// when a process has written all committed pages to the file again and has synced it.
+    /// Returns how often a sync of the database file, or a write through a home that maps it, has failed in any
+    /// process. The count begins again at 0 when a process has written all committed pages to the file again
+    /// and has synced it.
     pub fn home_failures(&self) -> u64 {
         self.segment.load(HOME_FAILURES)
     }
 
-    /// Notes that syncing the database has failed (invariant 6).
+    /// Notes that a sync of the database, or a write through its home, has failed (invariant 6).
     pub fn home_failed(&self) {
         self.segment.fetch_add(HOME_FAILURES, 1);
     }

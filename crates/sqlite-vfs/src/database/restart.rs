@@ -110,12 +110,10 @@ pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     attachment.restart_turn().end(turn);
     match restarted {
         Ok(true) => {
-            if followers == Followers::None {
-                bound.committed(0);
-            } else {
-                // It is not certain that the log starts over, because a connection that chose its mark before
-                // the checkpoint may still append to the log. The followers would then be behind. So count
-                // this attempt as failed, and keep the bound.
+            // The log starts over with the next write, unless another connection checkpoints at that moment
+            // (invariant 45), or a connection that chose its mark before appends. So keep the bound, and try again
+            // soon. The bound is forgotten once the log has fewer frames.
+            if is_outgrown {
                 bound.postpone(false);
             }
             room.made();

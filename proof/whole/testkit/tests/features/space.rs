@@ -192,6 +192,40 @@ fn inv10_many_writers_share_a_small_log() {
     assert!(space(&fixture, &conn) <= LIMIT / 2, "{} bytes", space(&fixture, &conn));
 }
 
+/// While so many connections commit, there is hardly a moment at which nobody reads the log, and hardly one at which
+/// nobody checkpoints it. So attempts to start the log over are often in vain. None of them may raise the size at which
+/// the next attempt is due.
+#[test]
+fn inv10_the_log_of_a_crowd_keeps_its_size() {
+    const WRITERS: u32 = 16;
+    const COMMITS: u32 = 2500;
+    // A log counts as outgrown from 1000 frames on. Allow the commits of many attempts beyond that.
+    const MOST_FRAMES: u32 = 4000;
+    let fixture = Fixture::on(Engine::WALDIO);
+    let open = || {
+        let conn = fixture.open("c.db");
+        conn.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
+        run(&conn, "PRAGMA wal_autocheckpoint=100").unwrap();
+        conn
+    };
+    let conn = open();
+    conn.execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB)").unwrap();
+    let write = || {
+        let conn = open();
+        let insert_and_look = |number: u32| {
+            insert(&conn, 10).unwrap();
+            if number % 20 == 0 { status_of(&conn)["log_frames"].parse().unwrap() } else { 0 }
+        };
+        (0..COMMITS).map(insert_and_look).max()
+    };
+    let most: Option<u32> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS).map(|_| scope.spawn(write)).collect();
+        writers.into_iter().filter_map(|writer| writer.join().unwrap()).max()
+    });
+    assert!(most.is_some_and(|most| most <= MOST_FRAMES), "{most:?} frames");
+    assert_eq!(rows(&conn), u64::from(WRITERS * COMMITS));
+}
+
 #[test]
 fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     let fixture = Fixture::new();
