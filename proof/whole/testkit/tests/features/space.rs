@@ -214,7 +214,7 @@ fn inv10_the_log_of_a_crowd_keeps_its_size() {
         let conn = open();
         let insert_and_look = |number: u32| {
             insert(&conn, 10).unwrap();
-            if number % 20 == 0 { status_of(&conn)["log_frames"].parse().unwrap() } else { 0 }
+            if number.is_multiple_of(20) { status_of(&conn)["log_frames"].parse().unwrap() } else { 0 }
         };
         (0..COMMITS).map(insert_and_look).max()
     };
