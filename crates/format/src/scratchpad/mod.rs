@@ -33,7 +33,7 @@ pub const MOST_PAGES: u32 = 1 << 24;
 
 const FORMAT: Format =
     Format { name: "scratchpad", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
-/// Offset of the word that is 1 if the region's count of logs ([`LOGS_AT`](super::LOGS_AT)) includes this log, else 0.
+/// Offset of the word that is 1 if the region's count of logs (`LOGS_AT`) includes this log, else 0.
 pub const COUNTED_OFFSET: u64 = 1616;
 /// Offset of the reference: the fields by which the log finds its region.
 pub const REFERENCE_OFFSET: u64 = 2048;
