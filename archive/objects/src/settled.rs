@@ -85,7 +85,7 @@ impl Settled {
     pub fn after(&self, generation: Option<Generation>, txid: u64, applying: Option<u64>) -> Next {
         let links = &self.lineage.links;
         let Some(at) = links.iter().position(|link| link.generation == generation) else { return Next::Base };
-        if links[at].limit.is_some_and(|limit| applying.unwrap_or(txid).max(txid) >= limit) {
+        if links[at].limit.is_some_and(|limit| applying.unwrap_or(0).max(txid) >= limit) {
             return Next::Base;
         }
         if let Some(step) = links[at].step_after(txid, applying) {

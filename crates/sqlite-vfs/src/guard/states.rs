@@ -508,11 +508,7 @@ fn compare(
 /// Makes durable a header from which this connection has lifted the guard without a sync. SQLite is about to open a
 /// rollback journal. If the disk still had the guard after a power loss, stock SQLite could not play the journal back.
 pub fn sync_lifted(db: &Db) -> Result<(), Failure> {
-    if !db.pay_sync() {
-        return Ok(());
-    }
-    let (header, _) = db.raw_header()?;
-    write_header(db, &header)
+    if db.pay_sync() { sync(db).inspect_err(|_| db.set_header_in_doubt()) } else { Ok(()) }
 }
 
 /// The whole header.
