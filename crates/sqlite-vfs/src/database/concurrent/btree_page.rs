@@ -200,9 +200,34 @@ pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
+/// Appends a variable-length integer, in as few bytes as SQLite uses for it.
+pub fn put_varint(bytes: &mut Vec<u8>, value: u64) {
+    // Eight groups of 7 bits hold 56 bits. A larger value takes nine bytes, of which the last has 8 bits.
+    let is_large = value >> 56 != 0;
+    let rest = if is_large { value >> 8 } else { value };
+    let groups = if is_large { 8 } else { (64 - rest.leading_zeros()).div_ceil(7).max(1) };
+    bytes.extend((1..groups).rev().map(|group| (rest >> (7 * group)) as u8 | 0x80));
+    bytes.push(rest as u8 & 0x7f | if is_large { 0x80 } else { 0 });
+    if is_large {
+        bytes.push(value as u8);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_varint_is_read_as_it_was_put() {
+        let edges = (0..64).flat_map(|bits| [(1_u64 << bits) - 1, 1 << bits, (1 << bits) + 1]);
+        for value in edges.chain([u64::MAX, u64::MAX - 1]) {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, value);
+            assert_eq!(varint(&bytes), Some((value, bytes.len())), "{value:x}");
+            let groups = (64 - value.leading_zeros() as usize).div_ceil(7).max(1);
+            assert_eq!(bytes.len(), groups.min(9), "{value:x}");
+        }
+    }
 
     /// Returns a record of four texts, with a number of one byte before the last text.
     fn record(texts: [&[u8]; 4], root: u8) -> Vec<u8> {

@@ -32,9 +32,10 @@
 //! - *One database* (invariant 62). Only a transaction of a connection with a single database is validated at
 //!   its commit. If another database is attached, every write takes the real WRITE lock at once. Otherwise a
 //!   conflict in one file, after the commit in another file was published, would leave half a transaction.
-//! - *Interior pages* (invariant 63). If a transaction has only read an interior page of a table, and others
-//!   have changed that page, this is no conflict as long as the new page leads from the same rowids to the
-//!   children that the transaction has used.
+//! - *Interior pages* (invariant 63). If others have changed an interior page of a table that a transaction
+//!   has read, this is no conflict as long as the new page leads from the same rowids to the children that
+//!   the transaction has used. If the transaction has written the page too, its new children are put in the
+//!   newest page.
 //! - *Leases* (invariant 64). To each connection that allocates pages, this VFS shows the free list in
 //!   another order. When the connection commits, the VFS changes the real list: it removes those pages that
 //!   the connection has taken, and adds those that the connection has given back.
@@ -53,7 +54,7 @@
 //! | [`pages`] | pages as of a snapshot |
 //! | [`private`] | SQLite's calls: locks, reads, writes |
 //! | [`checkpoint`] | checkpoints of the real log |
-//! | [`interior`] | changes of interior pages that do not matter |
+//! | [`interior`] | changes of interior pages that do not matter, or can be merged |
 //! | [`free_list`] | the list of free pages |
 //! | [`lease`], [`leasing`] | the free pages that one connection leases, and their choice |
 //! | [`allocation`] | the allocations of a transaction, merged with those of others |

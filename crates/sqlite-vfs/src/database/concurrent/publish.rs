@@ -14,6 +14,7 @@ use super::allocation::{Allocation, Settled};
 use super::conflict::{Conflict, overtaken};
 use super::images::Images;
 use super::in_log::InLog;
+use super::interior::is_interior;
 use super::snapshot::{Snapshot, choose_mark};
 use super::state::{ALONE, Concurrent, Write, random};
 use super::validate::count_change;
@@ -212,17 +213,19 @@ impl Concurrent {
         }
         let others = self.attachment.log().frames_in(first..=last);
         let others = others.map_err(|error| Failure::of(&error, During::Read))?;
-        Ok(others.iter().any(|(page, _)| *page != 1 && images.contains(*page)))
+        // Changes of interior pages can be merged, so they do not count.
+        let counts = |page| page != 1 && images.get(page).is_some_and(|image| !is_interior(image));
+        Ok(others.iter().any(|(page, _)| counts(*page)))
     }
 
     fn validate_and_commit(
         &self,
         db: &Db,
-        transaction: Transaction<'_>,
+        mut transaction: Transaction<'_>,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
         let newest = self.settled_header(db, true)?;
-        let Transaction { snapshot, images, .. } = &transaction;
+        let Transaction { snapshot, images, .. } = &mut transaction;
         let is_merged = newest != snapshot.header;
         #[cfg(feature = "controls")]
         if super::controls::Control::Unvalidated.is_on() {
@@ -236,7 +239,12 @@ impl Concurrent {
         self.note_allocation(db, snapshot, images)?;
         let mut is_first_written = false;
         if is_merged {
-            is_first_written = self.validate(db, snapshot, &newest, images)?;
+            let valid = self.validate(db, snapshot, &newest, images)?;
+            is_first_written = valid.is_first_written;
+            if !valid.merged.is_empty() {
+                images.extend(valid.merged);
+            }
+            // SQLite's cache lacks what others have committed, and what was merged.
             self.state().cache = None;
         }
         let done = self.commit(db, transaction, newest, is_first_written, write);

@@ -9,7 +9,7 @@ use duralite_sqlite_ffi as ffi;
 use duralite_wal::metrics::Counter;
 
 use super::conflict::{Conflict, overtaken};
-use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
+use super::free_list::{ALLOCATION, has_pointer_maps, reserved, size_in};
 use super::images::Images;
 use super::interior;
 use super::snapshot::Snapshot;
@@ -30,6 +30,25 @@ enum Written<'a> {
     /// These are the pages that the transaction has written so far. It continues, and SQLite relies on its
     /// cache.
     SoFar(&'a [u32]),
+}
+
+/// A transaction that was not overtaken.
+pub(super) struct Valid {
+    /// Whether others have written page 1 since the transaction's snapshot.
+    pub is_first_written: bool,
+    /// The interior pages that both the transaction and others have written. Each is the newest page with the
+    /// transaction's changes (invariant 63).
+    pub merged: Vec<(u32, Vec<u8>)>,
+}
+
+/// How a transaction depends on a page that others have written.
+enum Dependence {
+    /// Not at all.
+    No,
+    /// The transaction has written the page too, and its changes and those of others make this page.
+    Merged(Vec<u8>),
+    /// The transaction is overtaken.
+    Overtaken,
 }
 
 /// The pages that are free after a transaction with these images. They are computed only when a validation
@@ -69,7 +88,8 @@ impl Concurrent {
         let Some(others) = self.frames_of_others(&snapshot, &newest)? else {
             return Ok(Some(Conflict::Unknown));
         };
-        if let Some(conflict) = self.conflict(db, &snapshot, &newest, Written::SoFar(written), &others)? {
+        let verdict = self.judge(db, &snapshot, &newest, Written::SoFar(written), &others)?;
+        if let Err(conflict) = verdict {
             return Ok(Some(conflict));
         }
         // With `read_durable`, make durable what the transaction may read from here on. What it has read
@@ -88,8 +108,7 @@ impl Concurrent {
 
     /// Checks that the commits from the snapshot to `newest` have changed neither a page of the read set nor
     /// a page that the transaction writes (invariant 59). The transaction commits now, with these images, so
-    /// some changes of interior pages do not count (invariant 63). The caller holds WRITE. Returns whether
-    /// those commits have written page 1.
+    /// some changes of interior pages do not count (invariant 63). The caller holds WRITE.
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` if these commits have changed such a page.
@@ -99,15 +118,16 @@ impl Concurrent {
         snapshot: &Snapshot,
         newest: &IndexHeader,
         images: &Images<'_>,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Valid, Failure> {
         let Some(others) = self.frames_of_others(snapshot, newest)? else {
             return Err(overtaken(db, &Conflict::Unknown));
         };
         let written: Vec<u32> = images.pages().collect();
         let freed = Freed { images, pages: OnceCell::new() };
         let ends = Written::AtItsEnd(&written, &freed);
-        let Some(conflict) = self.conflict(db, snapshot, newest, ends, &others)? else {
-            return Ok(others.iter().any(|(page, _)| *page == 1));
+        let conflict = match self.judge(db, snapshot, newest, ends, &others)? {
+            Ok(valid) => return Ok(valid),
+            Err(conflict) => conflict,
         };
         let is_on_rows = self.meets_on_rows(db, snapshot, &written, &others)?;
         let mut state = self.state();
@@ -155,32 +175,36 @@ impl Concurrent {
     }
 
     /// Returns the conflict of the transaction with the commits from the snapshot to `newest`, whose frames
-    /// are `others`.
-    fn conflict(
+    /// are `others`, as the inner error.
+    fn judge(
         &self,
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
         written: Written<'_>,
         others: &[(u32, u32)],
-    ) -> Result<Option<Conflict>, Failure> {
+    ) -> Result<Result<Valid, Conflict>, Failure> {
         let newest = snapshot.moved_to(newest);
         let mut pages: Vec<u32> = others.iter().map(|(page, _)| *page).collect();
         pages.sort_unstable();
         pages.dedup();
+        let mut merged = Vec::new();
         for page in pages.iter().copied().filter(|page| *page != 1) {
-            if self.is_touched(db, snapshot, &newest, written, page)? {
-                return Ok(Some(Conflict::Page(page)));
+            match self.dependence(db, snapshot, &newest, written, page)? {
+                Dependence::No => {}
+                Dependence::Merged(image) => merged.push((page, image)),
+                Dependence::Overtaken => return Ok(Err(Conflict::Page(page))),
             }
         }
-        if pages.first() == Some(&1) {
+        let is_first_written = pages.first() == Some(&1);
+        if is_first_written {
             let before = self.page_at(db, snapshot, 1)?;
             let after = self.page_at(db, &newest, 1)?;
             // If the transaction ends here, its allocations are merged with those of others. So ignore the
             // part of page 1 that describes allocations.
             let ignored = if matches!(written, Written::AtItsEnd(..)) { ALLOCATION } else { 0..0 };
             if !is_same_but_for_counters(&before, &after, ignored) {
-                return Ok(Some(Conflict::Page(1)));
+                return Ok(Err(Conflict::Page(1)));
             }
         }
         let size = match snapshot.header.db_pages() {
@@ -189,47 +213,54 @@ impl Concurrent {
             pages => pages,
         };
         let is_smaller = |pages: u32| pages != 0 && pages < size;
-        Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
+        if others.iter().any(|(_, pages)| is_smaller(*pages)) {
+            return Ok(Err(Conflict::Shrunk));
+        }
+        Ok(Ok(Valid { is_first_written, merged }))
     }
 
-    /// Returns whether the transaction depends on this page, which others have written.
-    fn is_touched(
+    /// Returns how the transaction depends on this page, which others have written.
+    fn dependence(
         &self,
         db: &Db,
         snapshot: &Snapshot,
         newest: &Snapshot,
         written: Written<'_>,
         page: u32,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Dependence, Failure> {
         let (Written::AtItsEnd(pages, _) | Written::SoFar(pages)) = written;
-        if pages.binary_search(&page).is_ok() {
-            return Ok(true);
-        }
+        let is_written = pages.binary_search(&page).is_ok();
         if matches!(written, Written::SoFar(_)) && self.state().lease.is_of(page) {
-            return Ok(true);
+            return Ok(Dependence::Overtaken);
         }
-        if !self.state().read.contains(page) {
-            return Ok(false);
+        if !is_written && !self.state().read.contains(page) {
+            return Ok(Dependence::No);
         }
         #[cfg(feature = "controls")]
-        if super::controls::Control::Unread.is_on() {
-            return Ok(false);
+        if super::controls::Control::Unread.is_on() && !is_written {
+            return Ok(Dependence::No);
         }
         // If the transaction does not commit now, SQLite continues with the page's image in its cache, so any
         // change of the page counts.
-        let Written::AtItsEnd(written, freed) = written else { return Ok(true) };
-        if has_pointer_maps(&self.page_at(db, snapshot, 1)?) {
-            return Ok(true);
-        }
+        let Written::AtItsEnd(written, freed) = written else { return Ok(Dependence::Overtaken) };
         let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);
+        let pages = newest.header.db_pages();
         let is_same = {
             let state = self.state();
-            let (pages, used) = (newest.header.db_pages(), interior::uses(&state.read, written));
-            interior::is_same_for(&before, &after, pages, used)
+            interior::is_same_for(&before, &after, pages, interior::uses(&state.read, written))
         };
+        if !is_same {
+            return Ok(Dependence::Overtaken);
+        }
+        let first = self.page_at(db, snapshot, 1)?;
         // If the transaction frees this page, any change of the page counts. SQLite does not write a page
         // that it frees, but may have copied cells from it to a page that it writes.
-        Ok(!is_same || self.is_free_at_the_end(db, freed, page)?)
+        if has_pointer_maps(&first) || self.is_free_at_the_end(db, freed, page)? {
+            return Ok(Dependence::Overtaken);
+        }
+        let Some(own) = freed.images.get(page) else { return Ok(Dependence::No) };
+        let merged = if reserved(&first) == 0 { interior::merged(&before, own, &after, pages) } else { None };
+        Ok(merged.map_or(Dependence::Overtaken, Dependence::Merged))
     }
 
     fn is_free_at_the_end(&self, db: &Db, freed: &Freed<'_>, page: u32) -> Result<bool, Failure> {

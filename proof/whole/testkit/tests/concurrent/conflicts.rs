@@ -1,7 +1,9 @@
 //! Tests which transactions fail because another transaction overtakes them, and which transactions cannot be
 //! overtaken.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use duralite_testkit::{Fixture, connect, integrity, one, run};
 use rusqlite::Connection;
@@ -72,6 +74,12 @@ fn with_three_interior_pages(fixture: &Fixture) -> Connection {
     conn
 }
 
+/// Returns statements that change the rowid by which the interior page divides two leaves, the second of which
+/// begins with the row `id`. They allocate no page.
+fn divide_elsewhere(id: i64) -> String {
+    format!("DELETE FROM t WHERE id={id}; INSERT INTO t VALUES({}, zeroblob(230))", id - 15)
+}
+
 #[test]
 fn inv63_a_page_that_a_transaction_frees_counts_with_all_its_cells() {
     let interior = "SELECT count(*) FROM dbstat WHERE name='t' AND pagetype='internal'";
@@ -80,18 +88,127 @@ fn inv63_a_page_that_a_transaction_frees_counts_with_all_its_cells() {
     assert_eq!(one::<i64>(&conn, interior), 4);
     run(&conn, PURGE).unwrap();
     assert_eq!(one::<i64>(&conn, interior), 3, "an interior page is free now");
-    for secure in ["OFF", "ON"] {
+    // With the smallest cache SQLite also writes pages that it frees later.
+    for (secure, cache) in [("OFF", 2000), ("ON", 2000), ("OFF", 1), ("ON", 1)] {
         let fixture = Fixture::new();
         with_three_interior_pages(&fixture).close().unwrap();
         let [a, b] = [(); 2].map(|()| super::open(&fixture, "on"));
+        run(&a, &format!("PRAGMA cache_size={cache}")).unwrap();
         assert_eq!(codes(&a, &format!("PRAGMA secure_delete={secure}; BEGIN; {PURGE}")), OK);
-        // These statements change the key by which the interior page divides two leaves. They allocate no
-        // page.
-        let change = "BEGIN; DELETE FROM t WHERE id=3220; INSERT INTO t VALUES(3205, zeroblob(230)); COMMIT";
-        assert_eq!(codes(&b, change), OK);
-        assert_eq!(codes(&a, "COMMIT"), OVERTAKEN, "secure_delete={secure}");
+        assert_eq!(codes(&b, &format!("BEGIN; {}; COMMIT", divide_elsewhere(3220))), OK);
+        assert_eq!(codes(&a, "COMMIT"), OVERTAKEN, "secure_delete={secure}, cache_size={cache}");
         integrity(&a);
         assert_eq!(one::<i64>(&a, "SELECT count(*) FROM t WHERE id IN (3200, 3205, 3210)"), 3);
+    }
+}
+
+#[test]
+fn inv63_transactions_that_change_one_interior_page_both_commit() {
+    let (low, high) = (divide_elsewhere(3020), divide_elsewhere(3220));
+    for (first, second) in [(&low, &high), (&high, &low)] {
+        let fixture = Fixture::new();
+        with_three_interior_pages(&fixture).close().unwrap();
+        let [a, b] = [(); 2].map(|()| super::open(&fixture, "on"));
+        let written = "SELECT group_concat(id) FROM t WHERE id IN (3005, 3020, 3205, 3220)";
+        assert_eq!(codes(&a, &format!("BEGIN; {first}")), OK);
+        assert_eq!(codes(&b, &format!("BEGIN; {second}; COMMIT")), OK);
+        assert_eq!(codes(&a, "COMMIT"), OK, "{first} is overtaken");
+        for conn in [&a, &b] {
+            integrity(conn);
+            assert_eq!(one::<String>(conn, written), "3005,3205");
+            assert_eq!(one::<i64>(conn, "SELECT count(*) FROM t"), 260);
+        }
+        // SQLite's cache of the page is out of date, and SQLite must not write from it.
+        assert_eq!(codes(&a, &format!("BEGIN; {}; COMMIT", divide_elsewhere(3120))), OK);
+        assert_eq!(codes(&b, &format!("BEGIN; {}; COMMIT", divide_elsewhere(2980))), OK);
+        integrity(&a);
+        assert_eq!(one::<i64>(&b, "SELECT count(*) FROM t"), 260);
+    }
+}
+
+#[test]
+fn inv63_transactions_that_divide_the_same_leaves_do_not_both_commit() {
+    for near in [3220, 3240, 3180] {
+        let fixture = Fixture::new();
+        with_three_interior_pages(&fixture).close().unwrap();
+        let [a, b] = [(); 2].map(|()| super::open(&fixture, "on"));
+        assert_eq!(codes(&a, &format!("BEGIN; {}", divide_elsewhere(3220))), OK);
+        assert_eq!(codes(&b, &format!("BEGIN; {}; COMMIT", divide_elsewhere(near))), OK);
+        assert_eq!(codes(&a, "COMMIT"), OVERTAKEN, "{near}");
+        integrity(&a);
+    }
+}
+
+/// Each connection has rows of its own, which are spread over the whole table. So the connections divide, empty
+/// and join leaves of the same interior pages all the time.
+#[test]
+fn inv63_a_table_that_several_connections_rearrange_stays_whole() {
+    const WRITERS: i64 = 4;
+    let fixture = Fixture::new();
+    let first = with_three_interior_pages(&fixture);
+    run(&first, "DELETE FROM t").unwrap();
+    first.close().unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let conn = super::open(&fixture, "on");
+            scope.spawn(move || rearrange(&conn, writer, WRITERS));
+        }
+    });
+    let conn = super::open(&fixture, "on");
+    integrity(&conn);
+    for writer in 0..WRITERS {
+        assert_eq!(
+            one::<i64>(&conn, &format!("SELECT count(*) FROM t WHERE id % {WRITERS} = {writer}")),
+            LEFT
+        );
+    }
+}
+
+/// How many rows each writer leaves.
+const LEFT: i64 = 50;
+
+/// Inserts and deletes rows of one writer, first to a large table and then to a small one, and compares the
+/// table with what it should hold.
+fn rearrange(conn: &Connection, writer: i64, writers: i64) {
+    conn.busy_timeout(Duration::from_secs(20)).unwrap();
+    let mut random = fastrand::Rng::with_seed(writer as u64);
+    let mut rows = BTreeSet::new();
+    for most in [400, 100, 400, LEFT] {
+        while rows.len() as i64 != most {
+            let inserts = most > rows.len() as i64;
+            let id = if inserts {
+                writers * random.i64(0..5000) + writer
+            } else {
+                *rows.iter().nth(random.usize(..rows.len())).unwrap()
+            };
+            let change = if inserts {
+                format!("INSERT OR REPLACE INTO t VALUES({id}, zeroblob(150))")
+            } else {
+                format!("DELETE FROM t WHERE id={id}")
+            };
+            let mut attempts = 0..100;
+            let begin = |attempt| if attempt < 5 { "BEGIN" } else { "BEGIN IMMEDIATE" };
+            let commits = |attempt| match codes(conn, &format!("{}; {change}; COMMIT", begin(attempt))) {
+                OK => true,
+                code => {
+                    assert!([BUSY, OVERTAKEN].contains(&code), "{change}: {code}");
+                    if !conn.is_autocommit() {
+                        run(conn, "ROLLBACK").unwrap();
+                    }
+                    false
+                }
+            };
+            assert!(attempts.any(commits), "{change} is overtaken for ever");
+            if inserts {
+                rows.insert(id)
+            } else {
+                rows.remove(&id)
+            };
+        }
+        let own = format!("SELECT id FROM t WHERE id % {writers} = {writer} ORDER BY id");
+        let found: Result<Vec<i64>, _> =
+            conn.prepare(&own).unwrap().query_map([], |row| row.get(0)).unwrap().collect();
+        assert_eq!(found.unwrap(), rows.iter().copied().collect::<Vec<_>>(), "writer {writer}");
     }
 }
 
