@@ -327,11 +327,17 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         ffi::FCNTL_PDB => {
             // SAFETY: SQLite passes the address of its pointer to the connection. The address stays valid as
             // long as the file is open.
-            unsafe { db.host.set_connection(arg.cast()) };
-            // SAFETY: this address holds SQLite's pointer to the connection that has just opened this file.
-            let is_elsewhere = unsafe {
-                let connection = arg.cast::<*mut ffi::Connection>();
-                !connection.is_null() && db.sqlite.has_main_elsewhere(*connection)
+            let is_first = unsafe { db.host.set_connection(arg.cast()) };
+            // If the file is open already, a connection joins a shared cache. SQLite's pointer then leads to
+            // the connection that has used the cache last. Another thread may be using that connection, or
+            // may have closed it, so do not follow the pointer. It is not known where the main database of
+            // the joining connection is.
+            let is_elsewhere = !is_first || {
+                // SAFETY: this address holds SQLite's pointer to the connection that has just opened this
+                // file, on this thread.
+                let connection = unsafe { *arg.cast::<*mut ffi::Connection>() };
+                // SAFETY: as above.
+                !connection.is_null() && unsafe { db.sqlite.has_main_elsewhere(connection) }
             };
             if is_elsewhere {
                 db.set_main_elsewhere();

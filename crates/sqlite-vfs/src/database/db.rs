@@ -127,8 +127,8 @@ pub(super) struct Commit {
     pub(super) clock: CommitClock,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
     sealed: Mutex<Option<Sealed>>,
-    /// Whether a connection has attached this database (`ATTACH`) to a main database of another VFS. That VFS
-    /// opens the super-journals, and this VFS does not see them.
+    /// Whether a connection has attached this database (`ATTACH`) to a main database of another VFS, or may
+    /// have. That VFS opens the super-journals, and this VFS does not see them.
     has_main_elsewhere: AtomicBool,
     /// Whether this connection has written to the database file in a transaction that no log serves, and has
     /// not committed that transaction yet.
@@ -544,7 +544,7 @@ impl Db {
         self.attached().and_then(|attachment| attachment.home())
     }
 
-    /// Notes that a connection has attached this database to a main database of another VFS. That VFS opens
+    /// Notes that a connection may have attached this database to a main database of another VFS. That VFS opens
     /// the super-journals, so this VFS cannot see whether a super-journal is open. Therefore every
     /// transaction becomes durable when it is sealed.
     pub fn set_main_elsewhere(&self) {

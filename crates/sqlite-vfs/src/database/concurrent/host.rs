@@ -35,12 +35,13 @@ type BusyInvoker = unsafe extern "C" fn(*mut c_void) -> c_int;
 const _: () = assert!(size_of::<BusyInvoker>() == size_of::<BusyHandler>());
 
 impl Host {
-    /// Notes the address at which SQLite keeps the pointer to the connection (`SQLITE_FCNTL_PDB`).
+    /// Notes the address at which SQLite keeps the pointer to the connection (`SQLITE_FCNTL_PDB`). Returns
+    /// whether the address was not known yet.
     ///
     /// # Safety
     /// `place` is SQLite's, and stays valid until the database file is closed.
-    pub unsafe fn set_connection(&self, place: *mut *mut Connection) {
-        self.connection.store(place, Ordering::Relaxed);
+    pub unsafe fn set_connection(&self, place: *mut *mut Connection) -> bool {
+        self.connection.swap(place, Ordering::Relaxed).is_null()
     }
 
     /// Notes how to call the busy handler (`SQLITE_FCNTL_BUSYHANDLER`).
