@@ -177,7 +177,10 @@ impl<'a> Crowd<'a> {
         }
         // A keeper has an effect only once it is connected.
         for slot in (0..cast.len()).filter(|slot| cast[*slot] == Role::Keeper) {
-            self.wait_until(slot, self.plan.hang, |phase| phase == Phase::Ready)?;
+            if !self.comes_to(slot, Phase::Ready, self.plan.hang)? {
+                let what = format!("has not come to phase {:?} in {:?}", Phase::Ready, self.plan.hang);
+                return Err(self.hangs(&self.processes[slot], &what));
+            }
         }
         Ok(())
     }
@@ -189,17 +192,19 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Waits until the process is in this phase, but for at most [`AIM`].
+    /// Waits until the process is in this phase, but for at most [`AIM`]. A process that is not in this phase by then is
+    /// killed wherever it is, which tests something too.
     pub(crate) fn aim(&mut self, slot: usize, moment: Phase) -> Result<()> {
-        self.wait_until(slot, AIM, |phase| phase == moment)
+        self.comes_to(slot, moment, AIM).map(drop)
     }
 
-    fn wait_until(&mut self, slot: usize, limit: Duration, wanted: impl Fn(Phase) -> bool) -> Result<()> {
+    /// Waits until the process is in this phase. Returns `false` if it is not within `limit`.
+    fn comes_to(&mut self, slot: usize, wanted: Phase, limit: Duration) -> Result<bool> {
         let start = Instant::now();
         while start.elapsed() < limit {
             let entry = self.board.entry(slot)?;
-            if entry.id == self.processes[slot].id && wanted(entry.phase) {
-                return Ok(());
+            if entry.id == self.processes[slot].id && entry.phase == wanted {
+                return Ok(true);
             }
             if start.elapsed() < Duration::from_millis(1) {
                 std::thread::yield_now();
@@ -208,7 +213,7 @@ impl<'a> Crowd<'a> {
                 self.watch()?;
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     pub(crate) fn stop(&mut self, slot: usize) -> Result<()> {
@@ -441,5 +446,38 @@ impl<'a> Crowd<'a> {
                 Err(RecvTimeoutError::Timeout) => self.watch()?,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // a failed helper is a failed test
+
+    use super::*;
+    use crate::board::Note;
+    use duralite_testkit::Engine;
+
+    /// The keeper goes on working but does not connect, so it is not what the run needs.
+    #[test]
+    fn a_keeper_that_never_connects_fails_the_run() {
+        let limit = Duration::from_millis(300);
+        let plan = Plan { hang: limit, ..Plan::new(Engine::WALDIO, 1, 1) };
+        let site = Site::new(&plan).unwrap();
+        // The shell ignores the orders, which follow as its `$0`.
+        let arguments = vec!["-c".into(), "exec sleep 60".into()];
+        let worker = Worker { program: "/bin/sh".into(), arguments };
+        let mut crowd = Crowd::new(&plan, &worker, &site).unwrap();
+        let note = Note::open(&site.board(), 0, 1).unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                let begun = Instant::now();
+                while begun.elapsed() < 2 * limit {
+                    note.phase(Phase::Opening).unwrap();
+                    std::thread::sleep(limit / 30);
+                }
+            });
+            let error = crowd.start(&[Role::Keeper]).unwrap_err().to_string();
+            assert!(error.contains("keeper 1") && error.contains("phase Ready"), "{error}");
+        });
     }
 }
