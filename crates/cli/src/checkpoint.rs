@@ -53,7 +53,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
         },
         // This header does not say which log belongs to the database. But a log may say that it belongs to this
         // database.
-        DatabaseHeader::Damaged | DatabaseHeader::NotSqlite => match locate::find_by_owner(target) {
+        DatabaseHeader::Damaged | DatabaseHeader::NotSqlite => match locate::find_by_owner(target)? {
             Some(log) => log,
             None if discard_log && header == DatabaseHeader::Damaged => {
                 return discard(target, &Lost { header, id: None, damaged: None }, yes);

@@ -9,7 +9,7 @@ use duralite_format::guard::{DatabaseHeader, JournalKind};
 use duralite_wal::engine::media::{MediaSet, SHARED_MEMORY_DIR};
 use duralite_wal::log::offline;
 use duralite_wal::placement::{self, FoundLog};
-use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
+use duralite_wal::{DatabaseIdentity, Descriptor, LogError, LogPlacement, engines};
 
 use crate::target::Target;
 
@@ -57,10 +57,13 @@ pub fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
 }
 
 /// Finds the log that was made for this database, if the database's header does not say which log that is.
-pub fn find_by_owner(target: &Target) -> Option<FoundLog> {
-    let identity = DatabaseIdentity::of(&target.path).ok()?;
+///
+/// # Errors
+/// `Io`; `TwoLogs` if several logs may be the newest.
+pub fn find_by_owner(target: &Target) -> Result<Option<FoundLog>, LogError> {
+    let identity = DatabaseIdentity::of(&target.path)?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
-    placement::made_for(&log_dirs, &identity).ok().flatten()
+    placement::made_for(&log_dirs, &identity)
 }
 
 /// Returns whether the path is a log file.

@@ -128,6 +128,22 @@ pub enum LogError {
         /// The file that has replaced the database.
         database: PathBuf,
     },
+    /// The first page of a database is damaged and does not name the log, and several logs were made for the database,
+    /// each of which may be the newest (invariant 3).
+    #[error(
+        "the first page of {} is damaged, and its newest commits may be in {} or in {}: Duralite applies none of the two, \
+         because the older one would take the database back: look at both with `duralite verify LOG`, and give the \
+         database the newer one by `duralite checkpoint LOG`",
+        database.display(), first.display(), second.display()
+    )]
+    TwoLogs {
+        /// The database.
+        database: PathBuf,
+        /// A log that was made for the database.
+        first: PathBuf,
+        /// Another log, which was made for the database or is illegible.
+        second: PathBuf,
+    },
     /// Only a part of the first page of a database was written, and no other copy of the page exists.
     #[error(
         "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
@@ -279,6 +295,7 @@ impl LogError {
             | Self::Format { .. }
             | Self::NoRegion { .. }
             | Self::Settings
+            | Self::TwoLogs { .. }
             | Self::NoFirstPage(_)
             | Self::NoDescriptors { .. }
             | Self::Medium { source: MediumError::Io { source: Errno::MFILE | Errno::NFILE, .. }, .. }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::common::{Model, Rng, wait, write_all};
 use duralite_format::guard;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::media::MediaSet;
@@ -178,5 +179,139 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
         // The log is put aside but not retired, because its own database still names it. So if a crash interrupts the
         // checkpoint before the log is put aside, that database loses nothing.
         assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
+    }
+}
+
+/// A database whose first page is torn, and the logs that were made for it, in the order in which they were made.
+struct Torn {
+    dir: tempfile::TempDir,
+    identity: DatabaseIdentity,
+}
+
+impl Torn {
+    /// Makes a database and two directories for its logs.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("directory");
+        for name in ["data", "first", "second"] {
+            fs::create_dir(dir.path().join(name)).expect("directory");
+        }
+        let database = dir.path().join("data/app.db");
+        fs::write(&database, [0x5a; 4096]).expect("database");
+        let identity = DatabaseIdentity::of(&database).expect("identity");
+        Self { dir, identity }
+    }
+
+    fn placement(&self, engine: &'static Descriptor, name: &str) -> LogPlacement {
+        LogPlacement::at(engine, &self.dir.path().join(name), &MediaSet::default())
+    }
+
+    /// Makes a log in a directory, commits a transaction to it, and leaves it. With `retire`, the log first ends like the
+    /// log of a database that is being closed.
+    fn leave(&self, engine: &'static Descriptor, name: &str, retire: bool) -> PathBuf {
+        // The files of two logs get different birth times only if the clock of the file system moves on between them.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let placement = self.placement(engine, name);
+        let options = EngineOptions::default();
+        let mut log = Log::create(&NoDatabase, &placement, &options, &self.identity, 512).expect("create");
+        let mut model = Model::new(512, 4);
+        let (offset, data) = model.restart();
+        log.write(&NoDatabase, offset, &data).expect("header");
+        let transaction = model.transaction(&mut Rng(3), false);
+        let sealed = write_all(&transaction.writes, |at, data| log.write(&NoDatabase, at, data));
+        wait(sealed.expect("write"), log.durability_waiter()).expect("durable");
+        if retire {
+            log.retire().expect("retire");
+        }
+        log.path().to_path_buf()
+    }
+
+    /// Returns the log that the torn database would get, if the directories are searched in this order.
+    fn made_for(&self, names: [&str; 2]) -> Result<Option<PathBuf>, LogError> {
+        let dirs: Vec<_> =
+            names.iter().flat_map(|name| ENGINES.map(|engine| self.placement(engine, name))).collect();
+        placement::made_for(&dirs, &self.identity).map(|found| found.map(|log| log.path))
+    }
+}
+
+const ORDERS: [[&str; 2]; 2] = [["first", "second"], ["second", "first"]];
+
+#[test]
+fn inv03_a_torn_database_has_the_newer_log_and_not_one_that_a_crash_has_left() {
+    for engine in ENGINES {
+        let torn = Torn::new();
+        torn.leave(engine, "first", true);
+        let newer = torn.leave(engine, "second", false);
+        for names in ORDERS {
+            let found = torn.made_for(names).expect("find");
+            assert_eq!(found.as_ref(), Some(&newer), "{engine:?}, {names:?}");
+        }
+    }
+}
+
+/// Nothing that a log holds says which of two logs is the newer one, so none is taken.
+#[test]
+fn inv03_a_torn_database_takes_none_of_two_logs_that_hold_commits() {
+    for engine in ENGINES {
+        let torn = Torn::new();
+        let logs = [torn.leave(engine, "first", false), torn.leave(engine, "second", false)];
+        for names in ORDERS {
+            let refused = torn.made_for(names).expect_err("two logs").to_string();
+            assert!(logs.iter().all(|log| refused.contains(&*log.to_string_lossy())), "{refused}");
+        }
+    }
+}
+
+/// The newer log has nothing that the database lacks. So the older one, which somebody has discarded, is out of date.
+#[test]
+fn inv03_a_torn_database_does_not_take_an_older_log_beside_a_newer_one_without_commits() {
+    for engine in ENGINES {
+        let torn = Torn::new();
+        let logs = [torn.leave(engine, "first", false), torn.leave(engine, "second", true)];
+        for names in ORDERS {
+            let refused = torn.made_for(names).expect_err("two logs").to_string();
+            assert!(logs.iter().all(|log| refused.contains(&*log.to_string_lossy())), "{refused}");
+        }
+    }
+}
+
+/// The newer log is damaged or of another version, so this build cannot know for which file it was made.
+#[test]
+fn inv03_a_torn_database_takes_no_log_beside_one_that_is_illegible() {
+    for engine in ENGINES {
+        let torn = Torn::new();
+        let older = torn.leave(engine, "first", false);
+        let newer = torn.leave(engine, "second", false);
+        let mut bytes = fs::read(&newer).expect("read");
+        // A byte of the version, and one of the path.
+        for at in [8, 70] {
+            bytes[at] ^= 0x40;
+            fs::write(&newer, &bytes).expect("write");
+            for names in ORDERS {
+                let refused = torn.made_for(names).expect_err("two logs").to_string();
+                assert!(
+                    [&older, &newer].iter().all(|log| refused.contains(&*log.to_string_lossy())),
+                    "{refused}"
+                );
+            }
+            bytes[at] ^= 0x40;
+        }
+        // What a power loss leaves of a log without commits does not count. A log in memory is not recognized then.
+        if *engine.name != *waldio::DESCRIPTOR.name {
+            continue;
+        }
+        bytes[512..].fill(0);
+        fs::write(&newer, &bytes).expect("write");
+        assert_eq!(torn.made_for(ORDERS[0]).expect("find"), Some(older));
+    }
+}
+
+#[test]
+fn inv03_a_torn_database_finds_its_only_log_under_two_names_of_its_directory() {
+    for engine in ENGINES {
+        let torn = Torn::new();
+        let log = torn.leave(engine, "first", false);
+        std::os::unix::fs::symlink(torn.dir.path().join("first"), torn.dir.path().join("alias"))
+            .expect("link");
+        assert_eq!(torn.made_for(["first", "alias"]).expect("find"), Some(log));
     }
 }

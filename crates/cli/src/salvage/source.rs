@@ -140,7 +140,7 @@ pub(super) fn find(target: &Target) -> Result<Found> {
         }
         header @ (DatabaseHeader::Damaged | DatabaseHeader::NotSqlite) => {
             let said = || format!("{} is {}", target.path.display(), locate::describe(header));
-            locate::find_by_owner(target).map(|log| Found::Log(log.path)).with_context(said)
+            locate::find_by_owner(target)?.map(|log| Found::Log(log.path)).with_context(said)
         }
         DatabaseHeader::Guarded { .. } => match locate::place(target)? {
             (_, Place::Log(log)) => Ok(Found::Log(log)),

@@ -8,10 +8,11 @@
 //! log is kept; if it has the name that a new log is to get, it is renamed to its longer name. [`super::whose`] decides
 //! to which database a log belongs, and this module acts on that decision.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use duralite_format::LogId;
+use duralite_format::{FormatError, LogId};
 use duralite_medium::FileSegment;
 use duralite_medium::process::OwnFile;
 
@@ -122,24 +123,109 @@ fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
 
 /// Finds the log of a database whose header cannot name the log. Looks in the directories of `log_dirs`.
 ///
+/// Several logs may have been made for the database file. Another log than the newest would take the database back to an
+/// earlier state, and the newest log's commits would be lost. Nothing in two logs says which is the newer one, and a
+/// clock may have been set back. So this function returns a log that holds commits only if every other log is spent and
+/// was also made earlier.
+///
 /// # Errors
-/// `Io` if that cannot be determined.
+/// `Io` if that cannot be determined; `TwoLogs` if another log may be the newest.
 pub fn made_for(log_dirs: &[LogPlacement], db: &DatabaseIdentity) -> Result<Option<FoundLog>, LogError> {
+    let (mut made, mut illegible) = (Vec::<Made>::new(), None);
     for placement in log_dirs {
         let plain = names::plain(&placement.dir, &db.path);
         for path in plain.into_iter().chain(named_after(&placement.dir, &db.path)?) {
-            let head = match read_head(&path) {
-                Ok(Some(head)) => head,
-                Ok(None) => continue,
-                Err(error) if error.kind() == ErrorKind::ReadOnly => continue,
+            match open_and_read(&path, false) {
+                Ok((file, head)) if head.is_of(db) && head.engine == placement.engine => {
+                    let found = Made::new(placement, path, file, head)?;
+                    // Another directory of `log_dirs` may be the same one under another name.
+                    if made.iter().all(|other| other.number() != found.number()) {
+                        made.push(found);
+                    }
+                }
+                Ok(_) => {}
+                Err(error) if may_hide_a_log(&path, &error, db) => illegible = Some(path),
+                Err(error) if error.says_none() => {}
+                // A log has the permissions of its database, so a log that this user may not read is not that of this
+                // database.
+                Err(error) if error.kind() == ErrorKind::ReadOnly => {}
                 Err(error) => return Err(error),
-            };
-            if head.is_of(db) && head.engine == placement.engine {
-                return Ok(Some(FoundLog { placement: placement.clone(), path, id: head.log_id }));
             }
         }
     }
-    Ok(None)
+    // If there is no other log, attaching one of an owner who is not trusted reports that.
+    if made.iter().any(|log| db.trusts(&log.meta)) {
+        made.retain(|log| db.trusts(&log.meta));
+    }
+    let (newest, rival) = choose(made);
+    match (newest, rival.or(illegible)) {
+        (Some(first), Some(second)) => {
+            Err(LogError::TwoLogs { database: db.path.clone(), first: first.path, second })
+        }
+        (newest, _) => Ok(newest),
+    }
+}
+
+/// A log that was made for the database in question.
+struct Made {
+    log: FoundLog,
+    file: OwnFile,
+    head: Head,
+    meta: Metadata,
+}
+
+impl Made {
+    fn new(placement: &LogPlacement, path: PathBuf, file: OwnFile, head: Head) -> Result<Self, LogError> {
+        let meta = file.metadata().map_err(|error| LogError::io("examine", &path, &error))?;
+        Ok(Self { log: FoundLog { placement: placement.clone(), path, id: head.log_id }, file, head, meta })
+    }
+
+    fn number(&self) -> (u64, u64) {
+        (self.meta.dev(), self.meta.ino())
+    }
+
+    /// Returns whether no process uses the log, and the database file has everything that the log holds.
+    fn is_spent(&self) -> bool {
+        // Keep other processes from attaching the log while this function reads it.
+        let is_unused = self.file.try_lock().is_ok();
+        let is_spent = is_unused && self.head.is_empty(&self.log.path, &self.file);
+        if is_unused {
+            drop(self.file.unlock());
+        }
+        is_spent
+    }
+
+    /// Returns whether this log is known to be older than the other one.
+    fn is_before(&self, other: &Self) -> bool {
+        let born = |log: &Self| log.head.made_in().map(|made_in| made_in.birth_ns).filter(|ns| *ns != 0);
+        born(self).zip(born(other)).is_some_and(|(own, others)| own < others)
+    }
+}
+
+/// Chooses the newest of the logs that were made for a database. Also returns the path of another log that may be newer,
+/// if there is one.
+fn choose(mut made: Vec<Made>) -> (Option<FoundLog>, Option<PathBuf>) {
+    if made.len() < 2 {
+        return (made.pop().map(|only| only.log), None);
+    }
+    let (spent, mut held): (Vec<_>, Vec<_>) = made.into_iter().partition(Made::is_spent);
+    let Some(newest) = held.pop() else {
+        // None of these logs has the torn page, so it does not matter which one the caller attaches to find that out.
+        return (spent.into_iter().next().map(|log| log.log), None);
+    };
+    let rival = held.pop().or_else(|| spent.into_iter().find(|log| !log.is_before(&newest)));
+    (Some(newest.log), rival.map(|rival| rival.log.path))
+}
+
+/// Returns whether a file with the name of a log of this database, which could not be read, may hold commits of the
+/// database: it is damaged, or a log of another version. What a power loss leaves of a log without commits holds none.
+fn may_hide_a_log(path: &Path, error: &LogError, db: &DatabaseIdentity) -> bool {
+    let LogError::Format { source, .. } = error else { return false };
+    // A file without the magic number is no log: it may be the shared memory of a log.
+    *source != FormatError::Magic
+        && open_log(path, false).is_ok_and(|file| {
+            file.metadata().is_ok_and(|meta| db.trusts(&meta)) && !is_torn(path, &file, error)
+        })
 }
 
 /// Returns the files in a directory that have the name of a log of this database.

@@ -122,6 +122,11 @@ impl Head {
         log.parent() == db.path.parent() && self.was_made_at(db.path_hint())
     }
 
+    /// Returns the identity of the file in which the log was made, if it is known.
+    pub(super) fn made_in(&self) -> Option<FileIdentity> {
+        self.made_in
+    }
+
     /// Returns whether an open file with this head is known to be another file than the one in which the log was made.
     fn is_copied(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
