@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use duralite_wal::engines::ENGINES;
 
-use super::limits::{File, constants, dependencies, files, functions};
+use super::limits::{File, constants, dependencies, files, functions, modules};
 
 /// The largest number of lines in a file, and the largest number in a function. Nobody reads a longer file or
 /// function as a whole. `make check` prints a reminder long before a file reaches its limit.
@@ -47,31 +47,17 @@ fn no_function_is_longer_than_a_screen() {
     assert_none("functions of more than 120 lines", &long);
 }
 
-/// If all tests of a crate are one program, the compiler ignores a file that neither the program's root nor
-/// the manifest names. This test finds such a file.
+/// The compiler ignores a file that no other file declares as a module, so its tests would never run. This test finds
+/// such a file, in the tests of a crate and in its source.
 #[test]
-fn every_file_of_tests_is_a_module_of_its_program() {
-    let sources = files(&["archive", "crates", "store", "proof"], &["rs"]);
-    let is_forgotten = |path: &str| {
-        let (package, file) = path.split_once("/tests/")?;
-        let program = sources.iter().find(|file| file.path == format!("{package}/tests/all.rs"))?;
-        let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
-        let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
-        let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Skip files in a module's directory, because this test does not check whether the module declares
-        // them.
-        Some(
-            !module.contains('/')
-                && !has(&program.text, format!("mod {module};"))
-                && !has(&manifest, format!("name = \"{module}\"")),
-        )
-    };
-    let forgotten: Vec<String> = sources
-        .iter()
-        .filter(|file| is_forgotten(&file.path).unwrap_or(false))
-        .map(|file| file.path.clone())
-        .collect();
-    assert_none("files of tests that are in no program", &forgotten);
+fn every_file_is_a_module_of_a_program() {
+    let dirs = ["archive", "crates", "store", "proof"];
+    let (manifests, sources) = (files(&dirs, &["toml"]), files(&dirs, &["rs"]));
+    let manifests: Vec<File> =
+        manifests.into_iter().filter(|file| file.path.ends_with("/Cargo.toml")).collect();
+    let forgotten: Vec<String> =
+        modules::forgotten(&manifests, &sources).into_iter().map(str::to_owned).collect();
+    assert_none("files that are in no program", &forgotten);
 }
 
 #[test]
@@ -108,6 +94,31 @@ fn the_limits_find_what_breaks_them() {
     let found = functions::of(&File { path: "x.rs".into(), text: long });
     let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.lines)).collect();
     assert_eq!(found, [("short", 1), ("long", 72)]);
+    let file = |(path, text): (&str, &str)| File { path: path.into(), text: text.into() };
+    let manifest = file(("x/Cargo.toml", "autotests = false\n[[test]]\nname = \"all\""));
+    let sources = [
+        (
+            "x/src/lib.rs",
+            "mod a { mod inner; } #[path = \"moved.rs\"] mod b; #[cfg_attr(not(x), path = \"c2.rs\")] mod c;",
+        ),
+        ("x/src/c.rs", ""),
+        ("x/src/c2.rs", ""),
+        ("x/src/a/inner.rs", ""),
+        ("x/src/moved.rs", ""),
+        ("x/src/lost.rs", ""),
+        ("x/tests/all.rs", "mod common; mod one; #[path = \"../../y/two.rs\"] mod two;"),
+        ("x/tests/common/mod.rs", "mod deep;"),
+        ("x/tests/common/deep.rs", ""),
+        ("x/tests/common/lost.rs", ""),
+        ("x/tests/lost.rs", ""),
+        ("x/tests/one.rs", "mod part;"),
+        ("x/tests/one/part.rs", ""),
+        ("x/tests/one/lost.rs", ""),
+        ("y/two.rs", ""),
+    ]
+    .map(file);
+    let lost = ["x/src/lost.rs", "x/tests/common/lost.rs", "x/tests/lost.rs", "x/tests/one/lost.rs"];
+    assert_eq!(modules::forgotten(&[manifest], &sources), lost);
     let manifest = "[package]\nname = \"x\"\n[dependencies]\nused-one.workspace = true\nunused = \"1\"\n\
                     [dev-dependencies]\nonly_test = { version = \"1\" }\n";
     let product = ["use used_one::x; // unused_other"];

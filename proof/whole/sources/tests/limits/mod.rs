@@ -4,6 +4,7 @@
 pub mod constants;
 pub mod dependencies;
 pub mod functions;
+pub mod modules;
 
 use std::path::{Path, PathBuf};
 
