@@ -388,7 +388,7 @@ impl Store {
 
     /// Checks the checksum of every page and the order of the keys in it. Checks that each page in use is reachable exactly once, that no
     /// free page is reachable, and that long values are complete. During the check, transactions can read the tables; transactions that
-    /// change them wait.
+    /// change them wait. On return everything that was checked is durable, even with [`Durability::Eventual`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -399,11 +399,12 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Corrupt`] says what is wrong and where; [`Error::Timeout`] if `verify` cannot lock the tables in time.
+    /// [`Error::Corrupt`] says what is wrong and where; [`Error::Timeout`] if `verify` cannot lock the tables in time;
+    /// [`Error::Poisoned`].
     pub fn verify(&self) -> Result<Verified, Error> {
         let engine = self.engine();
         let catalog = engine.tables.handle("", engine.catalog());
-        self.run(|tx| {
+        let (verified, upto) = self.run(|tx| {
             let mut roots = vec![catalog.root()];
             let rows: Vec<_> = tx.scan(&catalog, ..).collect::<Result<_, _>>()?;
             let dropped = rows.iter().filter(|(name, _)| is_hidden(name)).count() as u64;
@@ -414,9 +415,17 @@ impl Store {
             for root in &roots {
                 tx.lock_table(*root)?;
             }
+            // With these locks no other transaction changes a table. Each transaction that did stored the number of its
+            // commit in `newest_commit` before it released a lock. A lock of a table alone need not depend on that
+            // commit: the table's rows have other locks, and a thread keeps its table locks for its next transaction.
+            let upto = engine.newest_commit.load(Ordering::SeqCst);
             let verified = verify(engine, &roots)?;
-            Ok(Verified { tables: verified.tables - dropped, dropped, ..verified })
-        })
+            Ok::<_, Error>((Verified { tables: verified.tables - dropped, dropped, ..verified }, upto))
+        })?;
+        if upto != 0 {
+            engine.force(upto)?;
+        }
+        Ok(verified)
     }
 
     /// Returns free space in the page file to the file system, while transactions continue. The store moves pages from

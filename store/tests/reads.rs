@@ -85,6 +85,60 @@ fn inv39_what_work_has_read_is_durable_also_if_it_fails() {
     assert!(ticket.is_durable());
 }
 
+/// A transaction ends while `verify` waits for the lock of another table. Its thread keeps its lock of the table for its
+/// next transaction. So `verify` gets that lock later without anything that names the commit.
+#[test]
+fn inv39_what_commits_while_verify_waits_is_durable() {
+    for scheme in schemes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path().join("s"), options(scheme)).unwrap();
+        // `verify` locks the tables in this order.
+        let [first, second] = ["a", "b"].map(|name| store.table(name).unwrap());
+        let (committed, (send, ticket)) = (std::sync::Barrier::new(2), std::sync::mpsc::channel());
+        std::thread::scope(|scope| {
+            let mut open = store.begin();
+            open.put(&first, b"k", b"v").unwrap();
+            let waits = store.metrics().lock_waits;
+            let verify = scope.spawn(|| store.verify().unwrap());
+            while store.metrics().lock_waits == waits {
+                std::thread::yield_now();
+            }
+            scope.spawn(|| {
+                let send = send;
+                send.send(store.run_async(|tx| tx.put(&second, b"k", b"v")).unwrap().1).unwrap();
+                // The thread's locks stay as long as the thread.
+                committed.wait();
+            });
+            let ticket = ticket.recv().unwrap();
+            open.rollback().unwrap();
+            let verified = verify.join();
+            let is_durable = ticket.is_durable();
+            committed.wait();
+            assert_eq!(verified.unwrap().rows, 1);
+            assert!(is_durable, "{scheme:?}");
+        });
+    }
+}
+
+/// A program may report what `verify` has counted. So all of it must be durable by then.
+#[test]
+fn inv39_what_verify_has_counted_is_durable() {
+    for scheme in schemes() {
+        for durability in [Durability::Immediate, Durability::Eventual] {
+            let dir = tempfile::tempdir().unwrap();
+            let options = options(scheme).durability(durability);
+            let store = Store::open(dir.path().join("s"), options).unwrap();
+            let table = store.table("t").unwrap();
+            for round in 0..3_u32 {
+                let ticket = store.run_async(|tx| tx.put(&table, &round.to_be_bytes(), b"v")).unwrap().1;
+                let verified = std::thread::scope(|scope| scope.spawn(|| store.verify()).join().unwrap());
+                assert_eq!(verified.unwrap().rows, u64::from(round) + 1);
+                assert!(ticket.is_durable(), "{scheme:?}, {durability:?}, round {round}");
+            }
+        }
+    }
+}
+
 /// The methods of [`Reader`], and a scan that seeks, must return what a map returns.
 #[test]
 fn readers_say_what_a_map_does() {
