@@ -40,6 +40,13 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: AtomicU64,
 }
 
+/// What the log had when the store was opened. The metrics of the log count from there on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogAtOpening {
+    pub(crate) newest_object: Lsn,
+    pub(crate) bytes: u64,
+}
+
 /// An open store.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -51,6 +58,7 @@ pub(crate) struct Engine {
     pub(crate) tuning: Tuning,
     pub(crate) poison: Arc<Poison>,
     pub(crate) counts: Counts,
+    pub(crate) log_at_opening: LogAtOpening,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
     /// The number of the newest commit in the log since the store was opened, or 0. A transaction stores the number of

@@ -34,10 +34,12 @@ pub struct Metrics {
     pub snapshot_bytes: u64,
     /// Snapshots that the store ended because old versions took too much memory.
     pub snapshots_ended: u64,
-    /// Log objects written since the store was made.
+    /// Log objects written.
     pub log_objects: u64,
-    /// Bytes of the log objects written since the store was opened.
+    /// Bytes of these log objects.
     pub log_bytes: u64,
+    /// The number of the newest log object. Log objects are numbered from 1 on since the store was made.
+    pub newest_object: u64,
     /// Writes to the log's medium.
     pub log_writes: u64,
     /// Flushes of the log's medium, or fences.

@@ -13,7 +13,7 @@ use crate::admission::Admission;
 use crate::archive::Archive;
 use crate::buffer::Pool;
 use crate::controls::Controls;
-use crate::engine::{Counts, Engine, Tuning};
+use crate::engine::{Counts, Engine, LogAtOpening, Tuning};
 use crate::error::Error;
 use crate::format::{Change, Lsn, PageFileHead, PageKind, blank, kind};
 use crate::locks::Locks;
@@ -234,6 +234,7 @@ pub(crate) fn assemble(
         },
         poison: Arc::clone(poison),
         counts: Counts::default(),
+        log_at_opening: LogAtOpening::default(),
         archive: None,
         next_tx: AtomicU64::new(head.last_tx + 1),
         newest_commit: AtomicU64::new(0),
@@ -312,6 +313,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
     if is_new {
         media.made()?;
     }
+    let log = &engine.pager.log;
+    engine.log_at_opening = LogAtOpening { newest_object: log.next() - 1, bytes: log.counters().bytes };
     Ok((engine, report))
 }
 

@@ -569,6 +569,7 @@ impl Store {
         let engine = self.engine();
         let (pool, log) = (&engine.pager.pool, &engine.pager.log);
         let counters = log.counters();
+        let newest_object = log.next() - 1;
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Metrics {
             commits: engine.counts.commits.get(),
@@ -581,8 +582,9 @@ impl Store {
             snapshots: engine.versions.open_snapshots() as u64,
             snapshot_bytes: engine.versions.bytes(),
             snapshots_ended: engine.versions.ended(),
-            log_objects: log.next() - 1,
-            log_bytes: counters.bytes,
+            log_objects: newest_object - engine.log_at_opening.newest_object,
+            log_bytes: counters.bytes - engine.log_at_opening.bytes,
+            newest_object,
             log_writes: counters.writes,
             log_flushes: counters.flushes,
             log_free_bytes: log.space().free_bytes,

@@ -20,6 +20,27 @@ fn content(path: &Path, scheme: Scheme) -> Last {
 }
 
 #[test]
+fn the_metrics_of_the_log_count_from_the_opening_on() {
+    for scheme in schemes() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Store::open(dir.path().join("s"), options(scheme)).unwrap();
+        let put = |store: &Store| {
+            let table = store.table("t").unwrap();
+            store.run(|tx| tx.put(&table, b"key", b"value")).unwrap();
+            store.metrics()
+        };
+        let first = put(&open());
+        let store = open();
+        let before = store.metrics();
+        assert_eq!((before.log_objects, before.log_bytes), (0, 0), "{scheme:?}");
+        assert!(before.newest_object >= first.newest_object, "{scheme:?}");
+        let after = put(&store);
+        assert!(after.log_objects > 0 && after.log_bytes > 0, "{scheme:?}");
+        assert_eq!(after.newest_object, before.newest_object + after.log_objects, "{scheme:?}");
+    }
+}
+
+#[test]
 fn a_backup_of_a_busy_store_is_of_one_moment() {
     for scheme in schemes() {
         let dir = tempfile::tempdir().unwrap();
@@ -70,7 +91,7 @@ fn a_backup_and_the_archive_make_the_store_of_any_later_moment() {
                     if round == 0 {
                         store.backup(&backup).unwrap();
                     }
-                    let lsn = store.metrics().log_objects;
+                    let lsn = store.metrics().newest_object;
                     let now = SystemTime::now();
                     moments.push((lsn, now, lists::read_all(&store, &table)));
                 }

@@ -45,7 +45,7 @@ fn inv53_an_archive_has_the_rows_of_a_load() {
         let store = Store::open(&path, small(scheme).archive(archive.clone())).unwrap();
         let table = store.table("t").unwrap();
         store.backup(&backup).unwrap();
-        let before = store.metrics().log_objects;
+        let before = store.metrics().newest_object;
         load(&store, &table);
         drop((table, store));
         for (to, rows) in [(RestoreTo::End, COUNT as usize), (RestoreTo::Lsn(before), 0)] {
@@ -148,7 +148,7 @@ fn inv53_a_load_that_the_archive_lacks_is_a_gap() {
         // archives that log.
         let store = Store::open(&path, small(scheme)).unwrap();
         let table = store.table("t").unwrap();
-        let before = store.metrics().log_objects;
+        let before = store.metrics().newest_object;
         load(&store, &table);
         let died = dir.path().join("died");
         copy_all(&path, &died);

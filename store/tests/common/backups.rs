@@ -38,7 +38,7 @@ impl Backups {
 
     /// Remembers the current moment. Sometimes also takes a backup, restores one, or prunes the archive.
     pub fn step(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
-        self.moments.push((walker.store.metrics().log_objects, walker.now.clone()));
+        self.moments.push((walker.store.metrics().newest_object, walker.now.clone()));
         if self.moments.len() > MOMENTS {
             self.moments.remove(0);
         }

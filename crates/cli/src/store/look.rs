@@ -21,7 +21,7 @@ pub(super) fn info(place: &Place) -> Result<ExitCode> {
         ("tables", if place.json { json!(tables) } else { json!(tables.join(", ")) }),
         ("pages", json!(metrics.pages)),
         ("log", json!(metrics.log)),
-        ("log_objects", json!(metrics.log_objects)),
+        ("newest_object", json!(metrics.newest_object)),
         ("log_free_bytes", json!(metrics.log_free_bytes)),
         ("recovered_objects", json!(metrics.recovered_objects)),
         ("recovered_transactions", json!(metrics.recovered_transactions)),
