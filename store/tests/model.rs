@@ -32,7 +32,7 @@ fn walk(seed: u64, steps: u64) -> u64 {
         options = options.archive(Backups::archive(dir.path()));
     }
     println!("STORE_MODEL_SEED={seed} repeats: {scheme:?}, {data:?}, an archive: {}", dir.is_some());
-    let course = Course { data, options, seed, steps, crash_every: 12 };
+    let course = Course { data, options, seed, steps, crash_every: 12, then_broken: None };
     course.explore().unwrap_or_else(|why| panic!("{why}"))
 }
 

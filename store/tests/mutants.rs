@@ -22,7 +22,16 @@ const RUNS: u64 = 300;
 /// Makes one walk through the whole interface with a broken rule.
 fn walk(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let options = smallest(scheme).breaking(rule);
-    Course { data: Data::TenTimes, options, seed, steps: 40, crash_every: 6 }.explore()
+    let course = Course { data: Data::TenTimes, options, seed, steps: 40, crash_every: 6, then_broken: None };
+    course.explore()
+}
+
+/// Makes one walk in which only recovered stores break the rule, once they are open. So only a crash after that can
+/// show it.
+fn used_on(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
+    let options = smallest(scheme);
+    let then_broken = Some(rule);
+    Course { data: Data::TenTimes, options, seed, steps: 40, crash_every: 3, then_broken }.explore()
 }
 
 /// Runs transactions that change many rows, while another thread makes checkpoints all the time. Some rules matter only
@@ -128,6 +137,7 @@ rules! {
     inv31_a_double_write_that_is_not_durable FlushDoubleWrite walk,
     inv31_torn_pages_that_stay_torn RestoreTorn walk,
     inv35_pages_that_go_home_before_their_log LogBeforePages walk,
+    inv35_pages_that_go_home_before_their_log_after_a_recovery LogBeforePages used_on,
     inv34_pages_that_change_while_they_go_home ChangedMeanwhile walk,
     inv34_changed_pages_that_leave DirtyStays walk,
     inv34_log_of_changes_that_is_given_up ChangesHoldLog beside_checkpoints,

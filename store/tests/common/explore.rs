@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use duralite_store::{Error, Options, Scheme, Store};
+use duralite_store::{Error, Options, Rule, Scheme, Store};
 
 use super::backups::Backups;
 use super::crash::{Crash, Images, OnRig, Rig};
@@ -27,6 +27,19 @@ pub struct Course {
     pub steps: u64,
     /// On average, there is one crash in this many calls.
     pub crash_every: u8,
+    /// A rule that each store breaks once it has recovered.
+    pub then_broken: Option<Rule>,
+}
+
+/// What a recovery has left.
+struct Recovered {
+    content: Content,
+    /// What the crashes during the recovery left. After another recovery the content has to be the same.
+    in_recovery: Vec<Images>,
+    /// What the crashes left while the recovered store was used.
+    in_use: Vec<Crash>,
+    /// The states through which the recovered store passed in that use.
+    states: Vec<Content>,
 }
 
 /// The states through which the store passes in a walk, one for each commit.
@@ -116,33 +129,34 @@ impl Course {
         Ok(())
     }
 
-    /// Recovers from a crash, and checks the content. Also crashes during the recovery. Returns how many states were
-    /// checked.
+    /// Recovers from a crash, and checks the content. Also crashes during the recovery, and while the recovered store is
+    /// used. Returns how many states were checked.
     fn judge(&self, crash: Crash, states: &[Content]) -> Result<u64, String> {
         let known = crash.acknowledged as usize;
-        let (again, found) = self
+        let recovered = self
             .recover(crash.images, Some(self.seed ^ crash.step))
             .map_err(|why| format!("{known} commits were acknowledged; {why}"))?;
-        if !states.iter().skip(known).take(UNKNOWN).any(|state| *state == found) {
-            let near = states.iter().position(|state| *state == found);
-            return Err(format!(
-                "{known} commits were acknowledged of {}, and what is there is that of {near:?}",
-                states.len() - 1
-            ));
-        }
+        expect(&recovered.content, known, states)?;
         let mut looked = 1;
-        for images in again {
-            if self.recover(images, None)?.1 != found {
+        for images in recovered.in_recovery {
+            if self.recover(images, None)?.content != recovered.content {
                 return Err("crashed again in recovery it is something else".to_owned());
             }
+            looked += 1;
+        }
+        for crash in recovered.in_use {
+            let known = crash.acknowledged as usize;
+            let found = self.recover(crash.images, None).map(|again| again.content);
+            found
+                .and_then(|found| expect(&found, known, &recovered.states))
+                .map_err(|why| format!("used on and crashed: {why}"))?;
             looked += 1;
         }
         Ok(looked)
     }
 
-    /// Recovers a store, with crashes during the recovery if there is a seed for them. Returns the media after each of
-    /// these crashes, and the content of the recovered store.
-    fn recover(&self, images: Images, crashed: Option<u64>) -> Result<(Vec<Images>, Content), String> {
+    /// Recovers a store. If there is a seed, then also uses the store a little, with crashes during both.
+    fn recover(&self, images: Images, crashed: Option<u64>) -> Result<Recovered, String> {
         let told = |error: Error| error.to_string();
         let rig = Rig::new(Some(images));
         if let Some(seed) = crashed {
@@ -151,20 +165,37 @@ impl Course {
         rig.page_reads_left.store(READS, Ordering::SeqCst);
         // Opens the store without its archive. The archive did not crash, so it would be ahead of the store.
         let store = Store::open_on(OnRig(Arc::clone(&rig)), self.without_archive()).map_err(told)?;
-        let again = rig.crashes().into_iter().map(|crash| crash.images).collect();
+        let in_recovery = rig.crashes().into_iter().map(|crash| crash.images).collect();
+        if let Some(rule) = self.then_broken {
+            store.break_rule(rule);
+        }
         store.verify().map_err(told)?;
         let found = content(&store).map_err(told)?;
+        let states = States { rig: &rig, all: Mutex::default() };
+        states.commits(0, &found);
         if crashed.is_some() {
             // Checks that the recovered store can still be used.
-            struct Nobody;
-            impl Witness for Nobody {
-                fn commits(&self, _: u64, _: &Content) {}
-                fn acknowledged(&self, _: u64) {}
-            }
-            let mut walker = Walker::new(&store, self.seed, found.clone(), &Nobody);
+            let mut walker = Walker::new(&store, self.seed, found.clone(), &states);
             (0..4).try_for_each(|_| walker.step()).map_err(told)?;
+            drop(walker);
             store.verify().map_err(|error| format!("used on: {error}"))?;
         }
-        Ok((again, found))
+        // Closing the store makes steps too.
+        drop(store);
+        let in_use = rig.crashes();
+        let states = states.all.into_inner().unwrap();
+        Ok(Recovered { content: found, in_recovery, in_use, states })
     }
+}
+
+/// Checks that a crash left one of the states in which it may leave the store, if `known` commits were acknowledged.
+fn expect(found: &Content, known: usize, states: &[Content]) -> Result<(), String> {
+    if states.iter().skip(known).take(UNKNOWN).any(|state| state == found) {
+        return Ok(());
+    }
+    let near = states.iter().position(|state| state == found);
+    Err(format!(
+        "{known} commits were acknowledged of {}, and what is there is that of {near:?}",
+        states.len() - 1
+    ))
 }
