@@ -2,13 +2,20 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use duralite_crashmodel::{OverBlock, Through};
 use duralite_format::LogId;
 use duralite_format::archive::{LineEnd, Record, Stamp};
+use duralite_medium::MediumError;
+use duralite_medium::block::Block;
 use duralite_wal::archive::{ArchiveFile, SidecarLock, backlog, backlog_of, path_of, stamp};
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engines::{nvwal, waldio};
+use duralite_wal::placement::{FileStep, Hook, hook};
 use duralite_wal::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
 
 use crate::common::{self, Model, Rng, wait, write_all};
@@ -290,6 +297,53 @@ fn inv73_a_backlog_has_every_commit_behind_a_position() {
             std::fs::write(&path, &whole[..at]).expect("write");
             assert!(is_refused(&path), "cut at {at}");
         }
+    }
+}
+
+/// Counts the reads of a log's blocks.
+#[derive(Debug, Default)]
+struct Reads(Arc<AtomicU64>);
+
+#[derive(Debug)]
+struct Counted(Arc<dyn Block>, Arc<AtomicU64>);
+
+impl OverBlock for Counted {
+    fn below(&self) -> &dyn Block {
+        &*self.0
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.read(at, buf)
+    }
+}
+
+impl Hook for Reads {
+    fn step(&self, _: FileStep, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn block(&self, _: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
+        Ok(Arc::new(Through(Counted(block, Arc::clone(&self.0)))))
+    }
+}
+
+/// The transactions change the same few pages, so the records of each page are scattered over the log. Most of the log
+/// has left the ring.
+#[test]
+fn a_backlog_is_written_with_few_reads_of_the_log() {
+    const COMMITS: u64 = 1500;
+    let fixture = Fixture::enabled();
+    let reads = Arc::new(AtomicU64::new(0));
+    let _hooked = hook(fixture.dir.path(), Arc::new(Reads(Arc::clone(&reads))));
+    let (mut log, states) = log_with(&fixture, &waldio::DESCRIPTOR, COMMITS);
+    let path = backlog_of(&fixture.database, log.id());
+    for (after, most) in [(0, 40), (COMMITS / 2, COMMITS)] {
+        let before = reads.load(Ordering::Relaxed);
+        assert!(backlog::write(&mut log, &NoDatabase, &fixture.identity, after).expect("written"));
+        let made = reads.load(Ordering::Relaxed) - before;
+        assert!(made <= most, "{made} reads for {COMMITS} commits after {after}");
+        replay(&path, &states, after);
     }
 }
 

@@ -70,6 +70,7 @@ fn write_all(
     let mut trailer = Trailer { position: first, commits: 0 };
     let mut page = vec![0; page_bytes as usize];
     let mut sequence = u32::try_from(first - origin).unwrap_or(u32::MAX);
+    engine.read_in_order();
     while let Some(found) = engine.transaction_after(sequence) {
         sequence = found.sequence;
         let frames = newest_frames(engine, &found)?;

@@ -292,6 +292,11 @@ pub trait LogReader: Send {
     /// # Errors
     /// `Unexpected` for a frame that does not exist; `Corrupt`.
     fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError>;
+
+    /// Prepares for a caller that reads the pages of all transactions next, in the order of the transactions. An engine
+    /// may then read its log in large pieces, and build each page from the page's version before. Any page can still be
+    /// read.
+    fn read_in_order(&mut self) {}
 }
 
 /// Takes the frames of a transaction and seals it.

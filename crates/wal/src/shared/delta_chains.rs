@@ -44,6 +44,9 @@ pub(crate) struct DeltaChains {
     zeros: Box<[u8]>,
     /// Whether a scan caches the images of pages that it finds whole. It does so if all pages are about to be read.
     keeps_images: bool,
+    /// Whether all versions of all pages are about to be read, in the order of their records. Then the cache keeps the
+    /// version of a page that was read last, and the next one is built from it.
+    reads_in_order: bool,
     /// Buffer for a rebuilt image from which a difference is computed.
     rebuilt: Vec<u8>,
     /// Working memory for finding the changes in a page.
@@ -59,6 +62,7 @@ impl DeltaChains {
             images: Images::new(page_bytes, cache_bytes),
             zeros: vec![0; page_bytes].into_boxed_slice(),
             keeps_images: false,
+            reads_in_order: false,
             rebuilt: Vec::new(),
             changes: page_change::Scratch::default(),
         }
@@ -72,6 +76,13 @@ impl DeltaChains {
         self.widen();
     }
 
+    /// Prepares for reads of all versions of all pages, in the order of their records, until the log starts over.
+    /// Otherwise each read of an old version applies all records since the page's last whole image.
+    pub(crate) fn read_in_order(&mut self) {
+        self.reads_in_order = true;
+        self.images.widen(RECOVERY_BYTES);
+    }
+
     fn widen(&mut self) {
         if self.keeps_images {
             self.images.widen(RECOVERY_BYTES);
@@ -81,6 +92,7 @@ impl DeltaChains {
     pub(crate) fn clear(&mut self) {
         self.index.clear();
         self.images.clear();
+        self.reads_in_order = false;
         self.widen();
     }
 
@@ -251,7 +263,7 @@ impl DeltaChains {
             return Ok(());
         }
         chain.into_iter().rev().try_for_each(|record| apply(record, page))?;
-        if self.index.head(page_number).is_some_and(|head| head.record == number) {
+        if self.reads_in_order || self.index.head(page_number).is_some_and(|head| head.record == number) {
             self.images.put(page_number, number, page);
         }
         Ok(())

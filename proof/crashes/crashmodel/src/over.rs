@@ -23,6 +23,11 @@ pub trait OverBlock: fmt::Debug + Send + Sync {
         self.below().shrink(len)
     }
 
+    /// Carries out [`Block::read`].
+    fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
+        self.below().read(at, buf)
+    }
+
     /// Carries out [`Block::write`].
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         self.below().write(at, blocks)
@@ -68,7 +73,7 @@ impl<T: OverBlock> Block for Through<T> {
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError> {
-        self.0.below().read(at, buf)
+        self.0.read(at, buf)
     }
 
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {

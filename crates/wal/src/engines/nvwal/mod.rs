@@ -507,6 +507,10 @@ impl LogReader for Nvwal {
         let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
         self.chains.read_page(frame, page, &mut apply)
     }
+
+    fn read_in_order(&mut self) {
+        self.chains.read_in_order();
+    }
 }
 
 impl LogWriter for Nvwal {

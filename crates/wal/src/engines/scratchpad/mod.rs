@@ -486,6 +486,10 @@ impl LogReader for Scratchpad {
         let mut apply = apply_from(&self.region, &mut self.record);
         self.chains.read_page(frame, page, &mut apply)
     }
+
+    fn read_in_order(&mut self) {
+        self.chains.read_in_order();
+    }
 }
 
 impl LogWriter for Scratchpad {

@@ -46,6 +46,11 @@ impl Ahead {
         Ok(&self.bytes[within..within + len as usize])
     }
 
+    /// Returns whether the buffer begins at this byte position or before it.
+    pub(super) fn is_at_or_before(&self, position: u64) -> bool {
+        self.at <= position
+    }
+
     /// Fills the buffer with bytes that the caller has read.
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
         self.bytes.clear();

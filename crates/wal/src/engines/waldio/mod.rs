@@ -82,6 +82,8 @@ pub struct Waldio {
     payload: Vec<u8>,
     /// The bytes of the log that this process has read ahead and will apply next.
     window: Ahead,
+    /// The bytes of the log around the record that was read last, while pages are read in the order of their records.
+    in_order: Option<Ahead>,
     /// The number of frames acknowledged under Group Synch since this process last waited for a flush, and the time at
     /// which it acknowledged the first of them.
     unwaited: Option<(u32, Instant)>,
@@ -215,6 +217,7 @@ impl Waldio {
             open: Open::default(),
             payload: Vec::new(),
             window: Ahead::default(),
+            in_order: None,
             unwaited: None,
             activity: Activity::default(),
         }
@@ -294,6 +297,7 @@ impl Waldio {
         self.drop_staged();
         self.chains.clear();
         self.window.clear();
+        self.in_order = None;
         self.generation = slot.generation;
         self.origin = slot.origin();
         self.wal_header = header;
@@ -500,12 +504,17 @@ impl LogReader for Waldio {
 
     fn read_page(&mut self, _file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError> {
         let (log, open, generation) = ((&*self.group, &self.superblock), &self.open, self.generation);
-        let mut bytes = std::mem::take(&mut self.payload);
+        let (mut bytes, in_order) = (std::mem::take(&mut self.payload), &mut self.in_order);
         let result = self.chains.read_page(frame, page, &mut |record, page| {
-            open.apply(log, generation, record, &mut bytes, page)
+            open.apply(log, generation, record, (&mut bytes, in_order.as_mut()), page)
         });
         self.payload = bytes;
         result
+    }
+
+    fn read_in_order(&mut self) {
+        self.chains.read_in_order();
+        self.in_order = Some(Ahead::default());
     }
 }
 

@@ -11,6 +11,7 @@ use duralite_format::{FormatError, LogId};
 use duralite_medium::block::{Block, Durability};
 use duralite_medium::{MediumError, Segment};
 
+use super::ahead::Ahead;
 use super::options::WaldioOptions;
 use crate::LogError;
 use crate::shared::delta_chains::{Record, apply_record};
@@ -93,13 +94,14 @@ impl Open {
         Ok(())
     }
 
-    /// Applies a record to a page. The record may be in memory, in the ring or on the device.
+    /// Applies a record to a page. The record may be in memory, in the ring or on the device. `bytes` is a buffer. With
+    /// `ahead`, the records are read in about the order of the log.
     pub(super) fn apply(
         &self,
         (group, superblock): (&Group, &Superblock),
         generation: u64,
         record: &Record,
-        bytes: &mut Vec<u8>,
+        (bytes, ahead): (&mut Vec<u8>, Option<&mut Ahead>),
         page: &mut [u8],
     ) -> Result<(), LogError> {
         let corrupt = |what| LogError::Corrupt { offset: record.at, what };
@@ -115,7 +117,7 @@ impl Open {
         if staged {
             self.read(group, generation, within, bytes)?;
         } else {
-            group.read(generation, record.at, bytes)?;
+            read_committed(group, generation, record.at, bytes, ahead)?;
         }
         match superblock.layout {
             Layout::Delta => apply_record(page, bytes).map_err(corrupt),
@@ -129,6 +131,25 @@ impl Open {
             }
         }
     }
+}
+
+/// Reads the bytes of a committed record. With `ahead`, reads what follows on the device too.
+fn read_committed(
+    group: &Group,
+    generation: u64,
+    at: u64,
+    bytes: &mut [u8],
+    ahead: Option<&mut Ahead>,
+) -> Result<(), LogError> {
+    // The records before the first of a backlog are read in any order, and a large piece for each would be in vain.
+    let Some(ahead) = ahead.filter(|ahead| ahead.is_at_or_before(at)) else {
+        return group.read(generation, at, bytes);
+    };
+    // What has not left the ring may not be on the device.
+    let at_once = || group.past_ring().saturating_sub(at);
+    let found = ahead.get(at, bytes.len() as u64, at_once, |at, buf| group.read(generation, at, buf))?;
+    bytes.copy_from_slice(found);
+    Ok(())
 }
 
 /// What group commit needs to know about a log to encode the log's groups.

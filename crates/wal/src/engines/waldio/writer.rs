@@ -43,7 +43,7 @@ impl Waldio {
         let mut bytes = Vec::new();
         let header =
             self.chains.encode_record(frame, page_number, page, &mut payload, &mut |record, page| {
-                open.apply(log, generation, record, &mut bytes, page)
+                open.apply(log, generation, record, (&mut bytes, None), page)
             });
         let stored = header.and_then(|header| self.store_record(&header, &payload, page));
         self.payload = payload;
