@@ -168,6 +168,26 @@ fn locks_readers_checkpoints_and_refusals_are_told() {
 }
 
 #[test]
+fn writes_that_find_no_room_are_told() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let [mut writer, mut reader] = [(); 2].map(|()| Actor::sql(&fixture.uri("t.db", "log_limit=1048576")));
+    assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
+    assert_eq!(writer.run("CREATE TABLE t(a)"), "");
+    assert_eq!((reader.run("BEGIN"), reader.run("SELECT count(*) FROM t")), (String::new(), "0".to_owned()));
+    let mut insert = || writer.run("INSERT INTO t VALUES(randomblob(60000))");
+    let refused = (0..100).map(|_| insert()).find(|said| !said.is_empty()).unwrap();
+    assert!(refused.contains("full"), "{refused}");
+    let (seen, page) = (look(&fixture), page(&fixture));
+    assert_eq!((&seen["room_full"], page.value("duralite_room_full_total")), (&json!(1), 1.0), "{seen:#}");
+    let busy = seen["room_busy"].as_u64().unwrap();
+    assert_eq!(page.value("duralite_room_busy_total"), busy as f64);
+    let once = text(&top(&fixture, &["--once"]).output().unwrap());
+    let line =
+        format!("no room           {busy} transactions waited for the log to start over, 1 writes failed");
+    assert!(once.lines().any(|found| found == line), "{once}");
+}
+
+#[test]
 fn what_becomes_of_concurrent_transactions_is_told() {
     let fixture = Fixture::on(Engine::WALDIO);
     let mut owner = owner(&fixture);

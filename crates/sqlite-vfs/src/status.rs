@@ -12,6 +12,9 @@ use crate::settings::{self, Settings};
 /// count covers one process or all processes.
 pub type Status = Vec<(&'static str, String)>;
 
+/// The counts of what this process was refused because the log had no room.
+const ROOM: [(&str, Counter); 2] = [("room_busy", Counter::RoomWaits), ("room_full", Counter::RoomFailures)];
+
 /// The counts of what became of this process's concurrent transactions.
 const CONCURRENCY: [(&str, Counter); 7] = [
     ("commits_merged", Counter::Merged),
@@ -71,8 +74,9 @@ pub fn of(db: &Db) -> Status {
         ("lock_waits", locks.waits.to_string()),
         ("lock_recoveries", locks.recovered.to_string()),
     ]);
-    status.push(("concurrent", db.concurrency_in_force().name().to_owned()));
     let count = |(name, counter)| (name, attachment.conflicts().events(counter).to_string());
+    status.extend(ROOM.map(count));
+    status.push(("concurrent", db.concurrency_in_force().name().to_owned()));
     status.extend(CONCURRENCY.map(count));
     drop(log);
     status.extend(replicated::status(db, &attachment));

@@ -43,6 +43,8 @@ fn in_use(reading: &Reading) -> Value {
         "home_writes": counts.home_writes,
         "home_failures": reading.home_failures,
         "lock_busy": counts.refusals,
+        "room_busy": counts.room_waits,
+        "room_full": counts.room_failures,
         "commits_merged": counts.merged,
         "conflicts_page": counts.conflicts.page,
         "conflicts_schema": counts.conflicts.schema,
@@ -97,6 +99,8 @@ fn recently(recent: &Recent) -> Value {
         "checkpoints": recent.counts.checkpoints,
         "home_writes": recent.counts.home_writes,
         "lock_busy": recent.counts.refusals,
+        "room_busy": recent.counts.room_waits,
+        "room_full": recent.counts.room_failures,
         "commits_merged": recent.counts.merged,
         "conflicts": recent.counts.conflicts.all(),
     })

@@ -59,6 +59,16 @@ impl Page {
             "Requests for a lock of the wal-index that were refused.",
             counts.refusals,
         );
+        self.counter(
+            "room_busy_total",
+            "Transactions that were refused as busy because the log, nearly full, was about to start over.",
+            counts.room_waits,
+        );
+        self.counter(
+            "room_full_total",
+            "Writes to the log that failed because the log or its file system was full.",
+            counts.room_failures,
+        );
         self.concurrency(counts);
         if let Some(fill) = reading.fill {
             self.gauge("log_used_bytes", "Bytes of the log in use at the newest commit.", fill.used_bytes);

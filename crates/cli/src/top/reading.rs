@@ -53,6 +53,8 @@ pub(crate) struct Counts {
     pub(crate) conflicts: Conflicts,
     pub(crate) upgrades_waited: u64,
     pub(crate) snapshots_moved: u64,
+    pub(crate) room_waits: u64,
+    pub(crate) room_failures: u64,
 }
 
 /// Counts of the transactions that could not commit because another transaction has changed a page that they have read
@@ -137,6 +139,8 @@ impl Reading {
             add(&mut counts.conflicts.unknown, Counter::UnknownConflicts);
             add(&mut counts.upgrades_waited, Counter::UpgradesWaited);
             add(&mut counts.snapshots_moved, Counter::SnapshotsMoved);
+            add(&mut counts.room_waits, Counter::RoomWaits);
+            add(&mut counts.room_failures, Counter::RoomFailures);
         }
         let processes = processes(&glance, &locks);
         let marks = locks.iter().filter(|held| is_alive(&glance, held.process));
@@ -191,6 +195,8 @@ impl Reading {
                 conflicts: now.conflicts.since(&before.conflicts),
                 upgrades_waited: now.upgrades_waited.saturating_sub(before.upgrades_waited),
                 snapshots_moved: now.snapshots_moved.saturating_sub(before.snapshots_moved),
+                room_waits: now.room_waits.saturating_sub(before.room_waits),
+                room_failures: now.room_failures.saturating_sub(before.room_failures),
             },
         })
     }

@@ -68,6 +68,7 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     let (checkpoints, writes) = (units::count(counts.checkpoints), units::count(counts.home_writes));
     facts.push(("checkpoints", format!("{checkpoints}, {writes} writes to the database file")));
     facts.push(("locks refused", units::count(counts.refusals)));
+    facts.extend(room(counts).map(|value| ("no room", value)));
     facts.extend(concurrency(counts).map(|value| ("concurrent", value)));
     let oldest = reading.oldest_reader.map(|age| format!(", the oldest for {}", units::age(age)));
     facts.push(("readers", format!("{}{}", reading.readers, oldest.unwrap_or_default())));
@@ -88,6 +89,13 @@ fn archived(archive: &Archive) -> String {
         behind => format!("all but {} transactions ({bytes}, {lag})", units::count(behind)),
     };
     format!("{}; position {}: {state}", sidecar.as_str(), units::count(position))
+}
+
+/// Writes in one line how often the log had no room; returns `None` if it always had.
+fn room(counts: &Counts) -> Option<String> {
+    let (waits, failures) = (units::count(counts.room_waits), units::count(counts.room_failures));
+    let any = counts.room_waits > 0 || counts.room_failures > 0;
+    any.then(|| format!("{waits} transactions waited for the log to start over, {failures} writes failed"))
 }
 
 /// Writes the counts of concurrent transactions in one line; returns `None` if there were no such transactions.

@@ -23,6 +23,7 @@ use duralite_locks::file::{FileLock, Level};
 use duralite_medium::process::ProcessId;
 use duralite_wal::engine::home::Home;
 use duralite_wal::log::Sealed;
+use duralite_wal::metrics::Counter;
 use duralite_wal::{DatabaseIdentity, ErrorKind, LogError, LogPlacement};
 
 use super::concurrent::{Concurrent, Host};
@@ -724,6 +725,7 @@ impl Db {
         let written = log.write(&self.base, offset, data).inspect_err(|error| {
             if error.kind() == ErrorKind::Full {
                 attachment.room().refused();
+                attachment.count(Counter::RoomFailures);
             }
         });
         let sealed = written?;

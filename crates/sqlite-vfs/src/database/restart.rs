@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use duralite_locks::Holder;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::metrics::Counter;
 use duralite_wal::shared::pins::Followers;
 
 use super::{Db, waiting};
@@ -162,8 +163,8 @@ pub fn must_make_room(db: &Db, attachment: &Attachment, holder: &Holder) -> bool
     look_at_room(attachment);
     let waits = room.is_scarce() && !reader_stays(attachment);
     if waits {
-        // No reason and no metric is recorded for this refusal. It shows only in `log_bytes`, which is near
-        // `log_limit`.
+        // No reason is recorded for this refusal, because the connection begins its transaction again.
+        attachment.count(Counter::RoomWaits);
         waiting::for_room();
     }
     waits

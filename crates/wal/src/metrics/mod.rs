@@ -46,10 +46,12 @@ const COUNTERS: u64 = 40;
 const FILLED: u64 = 128;
 /// The log's limit in bytes.
 const LIMIT: u64 = 136;
+/// The counters that found no place before [`FILLED`].
+const MORE_COUNTERS: u64 = 144;
 /// The number of latencies in each bucket.
 const LATENCIES: u64 = 192;
 
-const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
+const _: () = assert!(Counter::ALL[Counter::ALL.len() - 1].at() + 8 <= LATENCIES);
 
 /// The number that distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
@@ -217,11 +219,15 @@ pub enum Counter {
     UpgradesWaited,
     /// Transactions that got the newest commit as their snapshot when they began to write.
     SnapshotsMoved,
+    /// Transactions that were refused as busy because the log was nearly full and about to start over.
+    RoomWaits,
+    /// Writes to the log that failed because the log, or its file system, was full.
+    RoomFailures,
 }
 
 impl Counter {
     /// All events, in the order of their words in the block.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Refusals,
         Self::Checkpoints,
         Self::Groups,
@@ -233,7 +239,16 @@ impl Counter {
         Self::UnknownConflicts,
         Self::UpgradesWaited,
         Self::SnapshotsMoved,
+        Self::RoomWaits,
+        Self::RoomFailures,
     ];
+
+    /// Returns the offset of the event's word in the block.
+    const fn at(self) -> u64 {
+        let word = 8 * self as u64;
+        let first = FILLED - COUNTERS;
+        if word < first { COUNTERS + word } else { MORE_COUNTERS + word - first }
+    }
 }
 
 /// The metrics block of this process.
@@ -271,7 +286,7 @@ impl Recorder {
 
     /// Counts `more` events of a kind.
     pub fn count(&self, counter: Counter, more: u64) {
-        self.words.fetch_add(COUNTERS + 8 * counter as u64, more);
+        self.words.fetch_add(counter.at(), more);
     }
 
     /// Counts an acknowledged commit. `began_ns` is when the process began to write the commit, and `fill` is how full
@@ -350,7 +365,7 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessMetrics
         commits: latencies.count().wrapping_sub(word(BEFORE)),
         latencies,
         latency_ns: word(LATENCY),
-        counters: std::array::from_fn(|counter| word(COUNTERS + 8 * counter as u64)),
+        counters: Counter::ALL.map(|counter| word(counter.at())),
         filled: Filled::unpack(word(FILLED)),
         limit_bytes: word(LIMIT),
     })

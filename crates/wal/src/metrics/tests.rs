@@ -42,9 +42,10 @@ fn what_is_counted_is_read() {
     own.led(Led { groups: 4, transactions: 9 });
     own.led(Led { groups: 5, transactions: 12 });
     own.count(Counter::SnapshotsMoved, 7);
+    own.count(Counter::RoomFailures, 3);
     let seen = read(&segment, 1);
     assert_eq!((seen.commits, seen.latencies.count()), (3, 3));
-    assert_eq!(Counter::ALL.map(|counter| seen.counted(counter)), [2, 0, 5, 12, 0, 0, 0, 0, 0, 0, 7]);
+    assert_eq!(Counter::ALL.map(|counter| seen.counted(counter)), [2, 0, 5, 12, 0, 0, 0, 0, 0, 0, 7, 0, 3]);
     assert_eq!((seen.slot, seen.pid, seen.is_alive), (0, u64::from(std::process::id()), true));
     assert!(seen.latency_ns <= seen.latencies.percentile(1.0).unwrap() * 3);
     assert_eq!(fill(&[seen], segment.clock_ns()), Some(HALF_FULL));

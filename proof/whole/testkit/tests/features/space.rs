@@ -142,6 +142,11 @@ fn insert(conn: &Connection, bytes: u64) -> Result<(), i32> {
         .map_err(|error| code(&error))
 }
 
+/// Returns how often this process has been refused for want of room.
+fn room(conn: &Connection, name: &str) -> u64 {
+    status_of(conn)[name].parse().unwrap()
+}
+
 fn rows(conn: &Connection) -> u64 {
     one::<i64>(conn, "SELECT count(*) FROM t WHERE length(b) > 0").unsigned_abs()
 }
@@ -188,6 +193,8 @@ fn inv10_many_writers_share_a_small_log() {
         writers.into_iter().map(|writer| writer.join().unwrap() as u64).sum()
     });
     assert!(refused <= WRITERS * ROWS / 100, "{refused} of {} found no room", WRITERS * ROWS);
+    assert_eq!(room(&conn, "room_full"), refused);
+    assert!(room(&conn, "room_busy") > 0, "nobody had to wait");
     assert_eq!(rows(&conn), WRITERS * ROWS - refused);
     assert!(space(&fixture, &conn) <= LIMIT / 2, "{} bytes", space(&fixture, &conn));
 }
@@ -244,6 +251,7 @@ fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     };
     assert_eq!(refused, ffi::SQLITE_FULL);
     assert_eq!(insert(&conn, 60_000), Err(ffi::SQLITE_FULL), "the reader is still there");
+    assert_eq!(room(&conn, "room_full"), 2);
     assert_eq!((rows(&conn), rows(&reader)), (count, 1));
     run(&reader, "COMMIT").unwrap();
     for n in 0..100 {
