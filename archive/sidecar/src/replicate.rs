@@ -151,12 +151,21 @@ impl Replicator {
             let log = source.as_ref().map(Source::id);
             match self.beside.way(&current.mark, log)? {
                 Way::Logs(closed) => {
-                    let has_all = is_compared
-                        || self.backlog_has_what_is_archived(&closed, &current)?
-                            && match source.as_mut() {
-                                Some(source) => self.has_what_is_archived(source, &current)?,
-                                None => true,
-                            };
+                    let in_backlog = if is_compared {
+                        Ok(true)
+                    } else {
+                        self.backlog_has_what_is_archived(&closed, &current)
+                    };
+                    if self.is_damaged(&closed, &in_backlog) {
+                        drop(source);
+                        current = self.begin(Some(current.primary.generation()), Line::Gap)?;
+                        continue;
+                    }
+                    let has_all = in_backlog?
+                        && match source.as_mut().filter(|_| !is_compared) {
+                            Some(source) => self.has_what_is_archived(source, &current)?,
+                            None => true,
+                        };
                     is_compared = true;
                     if !has_all {
                         let path = self.config.path.display();
@@ -168,7 +177,13 @@ impl Replicator {
                         continue;
                     }
                     unsettled = None;
-                    self.archive_closed(&closed, &mut current)?;
+                    let archived = self.archive_closed(&closed, &mut current);
+                    if self.is_damaged(&closed, &archived) {
+                        drop(source);
+                        current = self.begin(Some(current.primary.generation()), Line::Gap)?;
+                        continue;
+                    }
+                    archived?;
                 }
                 // Another process has closed or made a log meanwhile, so the loop starts again with the present log.
                 Way::None(_) | Way::NotYet(_) if self.beside.log()? != log => continue,
@@ -280,6 +295,18 @@ impl Replicator {
             page.copy_from_slice(image);
             Ok(())
         })
+    }
+
+    /// Returns whether reading the backlog of one of these logs has failed because the backlog is damaged or incomplete.
+    /// Such a backlog counts as missing (invariant 73): it never gets better, and the archive needs a snapshot. Reports it.
+    fn is_damaged<T>(&self, closed: &[Closed], read: &Result<T>) -> bool {
+        let Err(error) = read else { return false };
+        let Some(LogError::Format { log: path, .. }) = error.downcast_ref() else { return false };
+        let is_damaged = closed.iter().any(|closed| self.beside.backlog(closed.log) == *path);
+        if is_damaged {
+            eprintln!("duralite-archive: {error:#}; the archive goes on with a snapshot");
+        }
+        is_damaged
     }
 
     /// Returns whether the archive's last transaction left the database with `db_pages` pages of `page_size` bytes, and

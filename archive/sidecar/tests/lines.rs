@@ -85,6 +85,30 @@ fn backlogs_of_many_closes_are_drained() {
     }
 }
 
+/// Nobody can archive such a backlog. So the sidecar does not try it again and again, but takes a snapshot.
+#[test]
+fn inv73_a_damaged_backlog_counts_as_missing() {
+    for engine in Engine::all() {
+        // The first part of the backlog says which commits it has, and the last part has the newest of them.
+        for from_end in [false, true] {
+            let (machine, place) = begun(engine);
+            machine.session(&["INSERT INTO t VALUES(1, randomblob(20000))", "INSERT INTO t VALUES(2, 2)"]);
+            let mut names =
+                std::fs::read_dir(machine.fixture.path("")).unwrap().map(|name| name.unwrap().path());
+            let is_backlog = |path: &PathBuf| path.to_string_lossy().contains("app.db-archive-");
+            let backlog = names.find(is_backlog).unwrap();
+            let mut bytes = std::fs::read(&backlog).unwrap();
+            let at = if from_end { bytes.len() - 100 } else { 100 };
+            bytes[at] ^= 1;
+            std::fs::write(&backlog, &bytes).unwrap();
+            archived(&machine, &place, &["first", "gap"]);
+            machine.session(&["INSERT INTO t VALUES(3, 3)"]);
+            archived(&machine, &place, &["first", "gap"]);
+            assert!(!backlog.exists(), "{engine:?}");
+        }
+    }
+}
+
 #[test]
 fn a_log_that_a_dead_process_left_is_drained() {
     for engine in Engine::all() {
