@@ -34,6 +34,11 @@ pub fn is_intact(db: &Db, _alone: &Alone<'_>, kind: JournalKind, page_bytes: u32
     .unwrap_or(false)
 }
 
+/// Returns whether the database has an archive, so that its logs are recorded.
+pub fn is_recorded(db: &Db) -> bool {
+    unless_it_fails(db, |db| Ok(open(db)?.is_some())).unwrap_or(false)
+}
+
 /// Notes that this connection makes a log. The caller does so before the log's guard goes on.
 pub fn begin(db: &Db, _alone: &Alone<'_>, log: LogId, intact: bool) {
     unless_it_fails(db, |db| {

@@ -413,10 +413,12 @@ fn lift_alone(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(),
     if let Some(versions) = versions {
         header[VERSIONS].copy_from_slice(&versions);
     }
-    let lifted = if is_provisional && attachment.was_guarded_just_now() {
+    let lifted = if is_provisional && attachment.was_guarded_just_now() && !line::is_recorded(db) {
         // The disk has hardly seen this guard, so a program that only reads need not wait for a flush. If the disk
         // has the guard all the same, and the power fails before the disk gets this header, the guard comes back.
-        // It names no log that anybody needs, and the next connection takes it off (`forget`).
+        // It names no log that anybody needs, and the next connection takes it off (`forget`). But nobody could tell
+        // then whether the file had been changed before the power failed. That would end the line of logs of an
+        // archive, which would need a snapshot. And the records of such a line take flushes anyway.
         db.owe_sync();
         put(db, &header, &[WHOLE])
     } else {

@@ -195,6 +195,25 @@ fn inv72_what_duralite_commits_and_reads_keeps_the_line() {
     }
 }
 
+/// A power loss could bring the guard back, and then nobody knows what has happened to the file since the record. So the
+/// line of logs would end, although nothing has happened.
+#[test]
+fn inv72_the_guard_of_a_reader_is_off_the_disk_before_the_rest_is_recorded() {
+    let (fixture, log) = begun(Engine::WALDIO);
+    let trace = fixture.log_dir().join("trace");
+    let Some(mut reader) = Actor::traced(&fixture.uri(NAME, ""), &trace) else { return };
+    assert_eq!(reader.run("SELECT count(*) FROM t"), "1");
+    reader.finish();
+    assert!(goes_on(&fixture, log));
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let synced = |name: &str| {
+        let ends = format!("/{name}>");
+        text.lines().enumerate().filter(move |(_, line)| line.contains("sync(") && line.contains(&ends))
+    };
+    let recorded = synced(&format!("{NAME}-archive")).last().expect("the rest is recorded").0;
+    assert!(synced(NAME).any(|(at, _)| at < recorded), "{text}");
+}
+
 #[test]
 fn inv72_what_stock_sqlite_changes_breaks_the_line() {
     let (fixture, first) = begun(Engine::under_test());
