@@ -84,12 +84,20 @@ pub fn rest(db: &Db, _alone: &Alone<'_>, log: LogId, page_bytes: u32, is_empty: 
     unless_it_fails(db, |db| {
         let Some((mut file, identity)) = open(db)? else { return Ok(()) };
         let Some(stamp) = stamp(db, &identity, page_bytes)? else { return Ok(()) };
-        let mut rests = log;
-        if let Some((at, earlier)) = file.records.tail_of(log).filter(|_| is_empty) {
-            file.cut(at).map_err(failed)?;
-            rests = earlier;
+        let begun = Record::Begin { log, intact: true };
+        match file.records.tail_of(log) {
+            Some((at, earlier)) if is_empty => {
+                file.cut(at).map_err(failed)?;
+                file.append(&[Record::Rest { log: earlier, stamp }]).map_err(failed)
+            }
+            // The record of the beginning has to stay, and [`end`] was not called, because a power loss has taken the
+            // log. Only the guard has changed the file since that record.
+            None if is_empty && file.records.logs().last() == Some(&begun) => {
+                let end = Record::End { log, position: 0, backlog: false };
+                file.append(&[end, Record::Rest { log, stamp }]).map_err(failed)
+            }
+            _ => file.append(&[Record::Rest { log, stamp }]).map_err(failed),
         }
-        file.append(&[Record::Rest { log: rests, stamp }]).map_err(failed)
     });
 }
 

@@ -214,6 +214,29 @@ fn inv72_the_guard_of_a_reader_is_off_the_disk_before_the_rest_is_recorded() {
     assert!(synced(NAME).any(|(at, _)| at < recorded), "{text}");
 }
 
+/// The sidecar may record a generation after the last close. So the record of the log that the power loss takes is not
+/// the only one that the file has since then.
+#[test]
+fn inv72_a_log_without_commits_that_a_power_loss_takes_keeps_the_line() {
+    for is_recorded in [false, true] {
+        let (fixture, log) = begun(Engine::WALDIO);
+        if is_recorded {
+            ArchiveFile::enable(&identity(&fixture), "file:///archive", 2, 8).unwrap();
+        }
+        let mut reader = Actor::sql(&fixture.uri(NAME, ""));
+        assert_eq!(reader.run("SELECT count(*) FROM t"), "1");
+        reader.kill();
+        assert!(fixture.is_guarded(NAME) && newest_log(&fixture) != log);
+        for file in std::fs::read_dir(fixture.log_dir()).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        session(&fixture, "SELECT count(*) FROM t");
+        assert!(goes_on(&fixture, log), "{is_recorded}: {:?}", records(&fixture));
+        session(&fixture, "INSERT INTO t VALUES(1, 1)");
+        assert!(goes_on(&fixture, log), "{is_recorded}: {:?}", records(&fixture));
+    }
+}
+
 #[test]
 fn inv72_what_stock_sqlite_changes_breaks_the_line() {
     let (fixture, first) = begun(Engine::under_test());
