@@ -74,8 +74,8 @@ fn reason(actor: &mut Actor) -> String {
 fn inv70_a_commit_returns_once_the_sidecar_has_acknowledged_it() {
     let (fixture, mut first, mut follower) = begun();
     let writer = connection(&fixture, FOR_EVER);
-    let answer = begin(writer, "INSERT INTO t VALUES(1)");
     let from = follower.newest().unwrap();
+    let answer = begin(writer, "INSERT INTO t VALUES(1)");
     let transaction = read(&mut follower, from, 1).pop().unwrap();
     // Other connections already see the commit, but `COMMIT` has not returned.
     assert_eq!(first.run("SELECT count(*) FROM t"), "1");
