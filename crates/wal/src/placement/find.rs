@@ -368,7 +368,13 @@ pub(super) fn free_plain_name(
     if may_exist(&aside) {
         return Ok(None);
     }
-    std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
+    match std::fs::rename(plain, &aside) {
+        Ok(()) => {}
+        // In a directory with the sticky bit, only the owner of a file may rename or delete it. The owner of this log is
+        // another user, and the last user of the database could not delete the log.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
+        Err(error) => return Err(LogError::io("put aside", plain, &error)),
+    }
     // Make the log's longer name durable. After a power loss the database may name this log again, because the process
     // that lifted the guard may not have made that durable. Duralite can then find the log by its longer name, although
     // another log has the plain name.

@@ -370,3 +370,41 @@ fn an_ordinary_wal_that_may_only_be_read_is_read() {
         }
     }
 }
+
+/// In a directory with the sticky bit, a user may delete and rename only files of its own. So the last user of a
+/// database may be unable to delete the log, which another user has made.
+#[test]
+fn who_may_not_delete_the_log_of_another_user_makes_a_log_of_its_own() {
+    const OWNER: u32 = NOBODY - 1;
+    if !rustix::process::geteuid().is_root() {
+        skip("several users in one directory", "only root can become another user");
+        return;
+    }
+    let fixture = Fixture::new();
+    set_mode(&fixture.path(""), 0o1777);
+    // A log that is beside its database has a name that the next log wants too.
+    let uri = format!("file:{}?vfs=duralite&journal=waldio", fixture.path("r.db").display());
+    let user = |user| Actor::start_as(user, &fixture.path(""), &["sql", &uri]);
+    let mut owner = user(OWNER);
+    assert_eq!(owner.run("PRAGMA journal_mode=WAL"), "wal");
+    owner.run("CREATE TABLE t(a INTEGER PRIMARY KEY, b)");
+    set_mode(&fixture.path("r.db"), 0o666);
+    owner.finish();
+    for round in 0..3 {
+        let mut owner = user(OWNER);
+        assert_eq!(owner.run("INSERT INTO t(b) VALUES('owner')"), "");
+        let mut other = user(NOBODY);
+        assert_eq!(other.run("INSERT INTO t(b) VALUES('other')"), "");
+        owner.finish();
+        other.finish();
+        for _ in 0..2 {
+            let mut other = user(NOBODY);
+            assert_eq!(other.run("INSERT INTO t(b) VALUES('again')"), "", "round {round}");
+            other.finish();
+        }
+        assert_eq!(one::<i64>(&stock(&fixture.path("r.db")), COUNT), 4 * (round + 1));
+    }
+    let mut owner = user(OWNER);
+    assert_eq!(owner.run(COUNT), "12");
+    owner.finish();
+}
