@@ -147,5 +147,36 @@ class Concurrent(unittest.TestCase):
                     self.assertEqual(reader.value("PRAGMA integrity_check"), "ok")
 
 
+class Savepoints(unittest.TestCase):
+    def test_a_commit_after_a_rollback_of_frames_that_were_written_twice_is_no_error(self):
+        # Before 3.50.2 SQLite recomputes checksums from such a frame on, when the transaction is committed already.
+        for concurrent in IN_FORCE:
+            for rows in (20, 58, 80):
+                with self.subTest(concurrent=concurrent, rows=rows), tempfile.TemporaryDirectory() as directory:
+                    with Connection(":memory:") as boot:
+                        boot.load()
+                    parameters = f"vfs=duralite&concurrent={concurrent}"
+                    with Connection(Path(directory) / "s.db", parameters) as conn:
+                        for sql in (
+                            "PRAGMA page_size=512",
+                            "PRAGMA journal_mode=WAL",
+                            "CREATE TABLE t(k INTEGER PRIMARY KEY)",
+                            "CREATE TABLE u(k INTEGER PRIMARY KEY, v)",
+                            "PRAGMA cache_size=1",
+                            "BEGIN",
+                            "INSERT INTO t VALUES(1)",
+                            "SAVEPOINT s",
+                            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60) "
+                            f"INSERT INTO u SELECT i, zeroblob(200) FROM n WHERE i < {rows}",
+                            *3 * [f"UPDATE u SET v=randomblob(200) WHERE k > {rows // 2}"],
+                            "ROLLBACK TO s",
+                            "RELEASE s",
+                            "COMMIT",
+                        ):
+                            conn.run(sql)
+                        self.assertEqual(conn.value("SELECT count(*) FROM t"), "1")
+                        self.assertEqual(conn.value("PRAGMA integrity_check"), "ok")
+
+
 if __name__ == "__main__":
     work(*sys.argv[1:])
