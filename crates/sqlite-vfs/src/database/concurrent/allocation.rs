@@ -39,6 +39,9 @@ pub(super) struct Settled {
 /// log. An engine may keep a few sectors for each page, so the number is this large.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
+/// The number of trunks that are looked through for a page. They hold 65,000 free pages of 4096 bytes.
+const MOST_TRUNKS: usize = 64;
+
 /// A part of a free list, from the list's beginning.
 struct Part {
     pages: BTreeSet<u32>,
@@ -118,6 +121,33 @@ impl Concurrent {
         let Some(first) = images.get(1) else { return Ok(BTreeSet::new()) };
         let list = self.part(db, head(first), |page| Ok(images.get(page).map(<[u8]>::to_vec)), None)?;
         Ok(list.pages)
+    }
+
+    /// Returns whether SQLite may have taken this page from the free list in the open transaction: the page was
+    /// free in the snapshot, whose page 1 is `first`, or the connection's own order of the list has it. If the
+    /// list is too long to look through, the answer is `true`.
+    pub(super) fn may_have_taken(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        first: &[u8],
+        page: u32,
+    ) -> Result<bool, Failure> {
+        if self.state().lease.shows_as_free(page) {
+            return Ok(true);
+        }
+        let mut at = head(first);
+        for _ in 0..MOST_TRUNKS {
+            if at == 0 {
+                return Ok(false);
+            }
+            let trunk = self.page_at(db, snapshot, at)?;
+            if at == page || leaves(&trunk).is_none_or(|leaves| leaves.contains(&page)) {
+                return Ok(true);
+            }
+            at = next(&trunk);
+        }
+        Ok(true)
     }
 
     /// Merges the allocation of a transaction to which this VFS has shown the real free list. The merge

@@ -64,8 +64,8 @@ pub fn is_same_for(before: &[u8], after: &[u8], pages: u32, used: impl Fn(u32) -
 /// and `newest` as others have committed it. Returns `None` if others have changed a child that the transaction
 /// has replaced, or if the result does not fit on a page. `pages` is the size of the database in pages.
 ///
-/// The caller has made sure that [`is_same_for`] holds for `before` and `newest`, and that the transaction has
-/// not freed the page. The pages must have no reserved bytes at their ends, because a VFS above this one may
+/// The caller has made sure that [`is_same_for`] holds for `before` and `newest`, that the page was not free in
+/// the snapshot, and that the transaction has not freed it. The pages must have no reserved bytes at their ends, because a VFS above this one may
 /// keep there what depends on the rest of the page.
 pub fn merged(before: &[u8], own: &[u8], newest: &[u8], pages: u32) -> Option<Vec<u8>> {
     if pages >= NUMBERS_LOOK_INTERIOR {

@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::free_list;
 use crate::attachment::leases::Leases;
 
 /// The number of free pages that a connection wants, and the pages that it has leased.
@@ -117,6 +118,14 @@ impl Lease {
     pub fn is_of(&self, page: u32) -> bool {
         let depends = |view: &View| self.pages.contains(&page) || view.trunks.contains_key(&page);
         self.view.as_ref().is_some_and(depends)
+    }
+
+    /// Returns whether SQLite sees this page on one of the trunks that differ from the real ones, or sees such a
+    /// trunk in it.
+    pub fn shows_as_free(&self, page: u32) -> bool {
+        let lists = |trunk: &Vec<u8>| free_list::leaves(trunk).is_some_and(|leaves| leaves.contains(&page));
+        let shows = |view: &View| view.trunks.contains_key(&page) || view.trunks.values().any(lists);
+        self.view.as_ref().is_some_and(shows)
     }
 
     /// Returns the image that SQLite sees instead of this page, or `None` if SQLite sees the page itself.

@@ -259,7 +259,12 @@ impl Concurrent {
             return Ok(Dependence::Overtaken);
         }
         let Some(own) = freed.images.get(page) else { return Ok(Dependence::No) };
-        let merged = if reserved(&first) == 0 { interior::merged(&before, own, &after, pages) } else { None };
+        // If the page was free, `before` is what an earlier tree has left there, and others may have taken the
+        // page and given it back. Only a page that was part of a tree is merged.
+        if reserved(&first) != 0 || self.may_have_taken(db, snapshot, &first, page)? {
+            return Ok(Dependence::Overtaken);
+        }
+        let merged = interior::merged(&before, own, &after, pages);
         Ok(merged.map_or(Dependence::Overtaken, Dependence::Merged))
     }
 

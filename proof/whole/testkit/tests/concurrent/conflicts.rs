@@ -102,6 +102,103 @@ fn inv63_a_page_that_a_transaction_frees_counts_with_all_its_cells() {
     }
 }
 
+/// Returns the interior pages of a table of [`inv63_a_page_that_was_free_is_not_merged`].
+fn interior_pages(conn: &Connection, table: &str) -> Vec<i64> {
+    let sql =
+        format!("SELECT pageno FROM dbstat WHERE name='{table}' AND pagetype='internal' ORDER BY pageno");
+    let mut statement = conn.prepare(&sql).unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// Inserts rows, half a leaf each, until one more would split the table's root. Returns the rowid of that one.
+fn fill(conn: &Connection, table: &str, first: i64, step: usize) -> i64 {
+    for id in (first..).step_by(step) {
+        run(conn, "SAVEPOINT s").unwrap();
+        insert(conn, table, id);
+        if interior_pages(conn, table).len() > 1 {
+            run(conn, "ROLLBACK TO s").unwrap();
+            run(conn, "RELEASE s").unwrap();
+            return id;
+        }
+        run(conn, "RELEASE s").unwrap();
+    }
+    unreachable!("there are fewer rowids than pages")
+}
+
+fn insert(conn: &Connection, table: &str, id: i64) {
+    run(conn, &format!("INSERT INTO {table} VALUES({id}, zeroblob(200))")).unwrap();
+}
+
+/// The root of `t` was split once, into pages 3 and 6, and joined again. A transaction splits it again. It takes the
+/// same free pages, and on page 6 it makes the very page that is still there. Meanwhile others take page 6 for `u`,
+/// and give it back.
+#[test]
+fn inv63_a_page_that_was_free_is_not_merged() {
+    let fixture = Fixture::new();
+    let other = connect(&fixture.uri("c.db", "")).unwrap();
+    for pragma in ["secure_delete=OFF", "page_size=512", "auto_vacuum=0", "journal_mode=WAL"] {
+        run(&other, &format!("PRAGMA {pragma}")).unwrap();
+    }
+    // SQLite takes the free page that is nearest to another page of the table. So page 3 is near the root of `t`,
+    // page 7 is near that of `u`, and page 6 is the next one for both. The leaves are far away.
+    let far = (0..27).map(|table| format!("d{table}"));
+    let create =
+        |table: &str| run(&other, &format!("CREATE TABLE {table}(k INTEGER PRIMARY KEY, v)")).unwrap();
+    ["t", "p3", "d", "e", "p6", "p7", "u"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(far)
+        .for_each(|table| drop(create(&table)));
+    let (_, _) = (fill(&other, "t", 20_000, 100), fill(&other, "u", 20_000, 100));
+    for table in ["z", "f0", "f1", "f2", "f3", "f4"] {
+        create(table);
+    }
+    for table in ["f0", "p3", "p6", "p7", "d24", "d25", "d26", "f1", "f2", "f3", "f4"] {
+        run(&other, &format!("DROP TABLE {table}")).unwrap();
+    }
+    for id in (20_001..).step_by(3) {
+        insert(&other, "t", id);
+        if interior_pages(&other, "t").len() > 1 {
+            break;
+        }
+    }
+    assert_eq!(interior_pages(&other, "t"), [2, 3, 6]);
+    while interior_pages(&other, "t").len() > 1 {
+        assert!(one::<i64>(&other, "SELECT count(*) FROM t WHERE k<22500") > 0);
+        run(&other, "DELETE FROM t WHERE k=(SELECT max(k) FROM t WHERE k<22500)").unwrap();
+    }
+    let last = fill(&other, "t", 20_051, 3);
+    // The connection gets a lease when it allocates while others commit.
+    let conn = super::open(&fixture, "on");
+    run(&conn, "PRAGMA secure_delete=OFF").unwrap();
+    assert_eq!(codes(&conn, "BEGIN; SELECT count(*) FROM z"), OK);
+    run(&other, "INSERT INTO d VALUES(1, 1)").unwrap();
+    let free = |conn: &Connection| one::<i64>(conn, "PRAGMA freelist_count");
+    let before = free(&conn);
+    for _ in 0..1000 {
+        if free(&conn) != before {
+            break;
+        }
+        run(&conn, "INSERT INTO z VALUES(NULL, NULL)").unwrap();
+    }
+    run(&conn, "COMMIT").unwrap();
+    // The transaction of this test.
+    run(&conn, "BEGIN").unwrap();
+    insert(&conn, "t", last);
+    for id in (21_001..).step_by(3) {
+        insert(&other, "u", id);
+        if interior_pages(&other, "u").len() > 1 {
+            break;
+        }
+    }
+    assert_eq!(interior_pages(&other, "u"), [6, 7, 8]);
+    run(&other, "DELETE FROM u").unwrap();
+    let rows: i64 = one(&other, "SELECT count(*) FROM t");
+    assert_eq!(codes(&conn, "COMMIT"), OVERTAKEN);
+    integrity(&conn);
+    assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows);
+}
+
 #[test]
 fn inv63_transactions_that_change_one_interior_page_both_commit() {
     let (low, high) = (divide_elsewhere(3020), divide_elsewhere(3220));
