@@ -2,6 +2,7 @@
 //! transactions were overtaken.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::metrics::Counter;
@@ -79,7 +80,7 @@ fn record(db: &Db, conflict: &Conflict) -> Option<String> {
         Conflict::Unknown | Conflict::Checkpoint | Conflict::Overdue => Counter::UnknownConflicts,
     });
     let Conflict::Page(page) = conflict else { return None };
-    let hot = attachment.conflicts().add(*page);
+    let hot = attachment.conflicts().add(*page, Instant::now());
     if !hot.count.is_power_of_two() {
         return hot.owner;
     }

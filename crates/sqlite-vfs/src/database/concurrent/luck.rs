@@ -6,13 +6,14 @@
 //!
 //! If transactions conflict on the same rows, as at the right edge of a table to which all append, they
 //! should take WRITE. Otherwise they would conflict again and again, and the program would wait longer before
-//! each new attempt. But an interior page of a table changes only when one of its child pages is split or
-//! balanced. Two transactions that conflict only on such a page do so by chance, as with random keys. The
-//! overtaken transaction then runs again without WRITE, and makes no other transaction wait.
+//! each new attempt. But two transactions may also meet by chance, as with random keys: on a page on which no
+//! other transaction was overtaken a moment ago, or on an interior page of a table, which changes only when
+//! child pages are split or balanced. The overtaken transaction then runs again without WRITE, and makes no
+//! other transaction wait.
 
 /// What this VFS has learned from the connection's last transactions.
 ///
-/// After a conflict on rows, a certain number of the connection's transactions take WRITE. Then the
+/// After a conflict on hot rows, a certain number of the connection's transactions take WRITE. Then the
 /// connection tries a transaction without WRITE. Each further conflict doubles the number. A transaction with
 /// WRITE does not count if it writes pages that others have committed since the connection's last commit:
 /// without WRITE, it would have conflicted with them.

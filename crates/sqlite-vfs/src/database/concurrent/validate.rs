@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::Instant;
 
 use duralite_format::wal_index::IndexHeader;
 use duralite_sqlite_ffi as ffi;
@@ -129,11 +130,11 @@ impl Concurrent {
             Ok(valid) => return Ok(valid),
             Err(conflict) => conflict,
         };
-        let is_on_rows = self.meets_on_rows(db, snapshot, &written, &others)?;
+        let is_on_hot_rows = self.meets_on_hot_rows(db, snapshot, &written, &others)?;
         let mut state = self.state();
         // This transaction and another one may have taken the same free page. That will not happen again,
         // because this connection's next transaction has a lease.
-        let by_chance = !is_on_rows || state.lease.is_to_come();
+        let by_chance = !is_on_hot_rows || state.lease.is_to_come();
         state.luck.lost(by_chance);
         drop(state);
         Err(overtaken(db, &conflict))
@@ -152,19 +153,21 @@ impl Concurrent {
         Ok(Some(others.map_err(|error| Failure::of(&error, During::Read))?))
     }
 
-    /// Returns whether others have written a page that the transaction uses and that is not an interior page
-    /// of a table.
-    fn meets_on_rows(
+    /// Returns whether others have written a page that the transaction uses, that is not an interior page of a
+    /// table, and on which another transaction of this process was overtaken a moment ago.
+    fn meets_on_hot_rows(
         &self,
         db: &Db,
         snapshot: &Snapshot,
         written: &[u32],
         others: &[(u32, u32)],
     ) -> Result<bool, Failure> {
+        let now = Instant::now();
         let used: BTreeSet<u32> = {
             let state = self.state();
             let uses = interior::uses(&state.read, written);
-            others.iter().map(|(page, _)| *page).filter(|page| *page != 1 && uses(*page)).collect()
+            let is_hot = |page| page != 1 && uses(page) && self.attachment.conflicts().is_hot(page, now);
+            others.iter().map(|(page, _)| *page).filter(|page| is_hot(*page)).collect()
         };
         for page in used {
             if !interior::is_interior(&self.page_at(db, snapshot, page)?) {
