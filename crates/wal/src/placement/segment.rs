@@ -242,14 +242,19 @@ pub(super) fn open_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFi
     Ok(file)
 }
 
+/// How often [`lock`] opens a file that turns out to be deleted. Each time another process has closed the database in
+/// between, unless the file system is broken, or reports no links for files that have names.
+const MOST_TRIES: u32 = 1000;
+
 /// Opens and locks the file of the segment, so that only one process at a time attaches the log. The process that holds
 /// the lock may be recovering a long log, or be stopped, so this function waits only as long as `pause` permits.
 pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, LogError> {
-    loop {
+    let busy = || LogError::Busy { path: db.path.clone(), what: ATTACHING };
+    for _ in 0..MOST_TRIES {
         let file = open_or_create(path, db)?;
         let locked = log_file::lock(&file, Lock::Exclusive, pause);
         if !locked.map_err(|error| LogError::io("lock", path, &error))? {
-            return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
+            return Err(busy());
         }
         let links = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.nlink();
         // Another process may have deleted the file before this process locked it. If so, try again.
@@ -257,6 +262,7 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
             return Ok(file);
         }
     }
+    Err(busy())
 }
 
 /// Marks the segment as incomplete. So if this process dies before it has completed the segment again, no process uses
