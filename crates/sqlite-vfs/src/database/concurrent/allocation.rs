@@ -39,8 +39,8 @@ pub(super) struct Settled {
 /// log. An engine may keep a few sectors for each page, so the number is this large.
 const MOST_OF_A_PAGE: usize = 16 << 10;
 
-/// The number of trunks that are looked through for a page. They hold 65,000 free pages of 4096 bytes.
-const MOST_TRUNKS: usize = 64;
+/// The number of trunks of the real list that are looked through for a page. They hold 65,000 free pages of 4096 bytes.
+const TRUNKS_LOOKED_AT: usize = 64;
 
 /// A part of a free list, from the list's beginning.
 struct Part {
@@ -137,7 +137,7 @@ impl Concurrent {
             return Ok(true);
         }
         let mut at = head(first);
-        for _ in 0..MOST_TRUNKS {
+        for _ in 0..TRUNKS_LOOKED_AT {
             if at == 0 {
                 return Ok(false);
             }

@@ -246,6 +246,11 @@ impl Concurrent {
         // If the transaction does not commit now, SQLite continues with the page's image in its cache, so any
         // change of the page counts.
         let Written::AtItsEnd(written, freed) = written else { return Ok(Dependence::Overtaken) };
+        let own = freed.images.get(page);
+        // Most pages that both have written are leaves. Only interior pages are merged, so do not read the others.
+        if own.is_some_and(|own| !interior::is_interior(own)) {
+            return Ok(Dependence::Overtaken);
+        }
         let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);
         let pages = newest.header.db_pages();
         let is_same = {
@@ -261,7 +266,7 @@ impl Concurrent {
         if has_pointer_maps(&first) || self.is_free_at_the_end(db, freed, page)? {
             return Ok(Dependence::Overtaken);
         }
-        let Some(own) = freed.images.get(page) else { return Ok(Dependence::No) };
+        let Some(own) = own else { return Ok(Dependence::No) };
         // If the page was free, `before` is what an earlier tree has left there, and others may have taken the
         // page and given it back. Only a page that was part of a tree is merged.
         if reserved(&first) != 0 || self.may_have_taken(db, snapshot, &first, page)? {
